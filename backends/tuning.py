@@ -103,6 +103,7 @@ class Tuning:
     # ------------------------------------------------------------ clocks of a launch
 
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
+    operand_latency: int = 0  #: clocks; from loads of an epilogue's inputs to their data; 0: other workgroups hide it
     ring_tile: int = 0  #: clocks; a tile of a workgroup that takes several, whose copies another role starts
     #: bytes a clock; rate at which a CU or core writes the results of its workgroups in sequence
     result_rate: float = inf

@@ -16,8 +16,9 @@ from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
 from convgen.passes.buffer_shared import runs_late
+from convgen.passes.messages.linear import WORD
 from convgen.plan.config import even_group_size, levels
-from convgen.plan.registers import Numbers, Pipeline
+from convgen.plan.registers import KEPT_FREE, MOST_AHEAD, PIECE, ROOM, Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
 
 _SCRATCH = 2048  #: bytes of a subgroup for the exchange of a piece of its result; 1 to 1.75 KB where it is needed
@@ -365,7 +366,21 @@ class Launch:
         """Return the clocks of a workgroup besides its blocks; if it takes several tiles, of each of them."""
         tiles_each = self.turns.count if self.turns else 1
         each = np.where(self.persists, self.tuned.ring_tile, self.tuned.tile)
-        return np.asarray((each + self.work.reduction) * tiles_each)
+        return np.asarray((each + self.work.reduction + self.waiting) * tiles_each)
+
+    @cached_property
+    def waiting(self) -> Numbers:
+        """Return the clocks of a tile in waits for the epilogue's inputs, of which registers hold some at a time."""
+        tuned, work, words = self.tuned, self.work, self.offer.form.operand_bytes / WORD
+        if not words or not tuned.operand_latency:
+            return np.zeros(())
+        tile_m, tile_n, *_ = self.configs.sizes
+        lanes = work.subgroups * self.facts.subgroup_size
+        beside_sums = self.facts.registers - work.lane_registers.sums
+        before = np.where(self.in_ring, np.maximum(0, self.facts.registers - self.registers - KEPT_FREE), 0)
+        at_a_time = np.clip(ROOM * beside_sums, PIECE * words, MOST_AHEAD * PIECE * words)
+        rounds: Numbers = np.ceil(np.maximum(0, tile_m * tile_n * words / lanes - before) / at_a_time)
+        return np.where(self.slices == 1, rounds * tuned.operand_latency, 0.0)
 
     @cached_property
     def storing(self) -> Numbers:
@@ -406,7 +421,8 @@ class Launch:
     def _streaming(self) -> Numbers:
         """Return the clocks that memory takes for both inputs and, without slices, the result, each byte once."""
         offer, result = self.offer, self.offer.form.product.result.memory
-        streamed = offer.of_m.memory.bytes + offer.of_n.memory.bytes + result.bytes * (self.slices == 1)
+        once = 1 + offer.form.operand_bytes / result.elem.bytes  # the result, and what the epilogue reads beside it
+        streamed = offer.of_m.memory.bytes + offer.of_n.memory.bytes + once * result.bytes * (self.slices == 1)
         return np.asarray(streamed / (self.tuned.memory_share * self.facts.caches.memory_rate))
 
     def _round(self, together: Numbers) -> Any:

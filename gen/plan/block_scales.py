@@ -61,8 +61,8 @@ def of(problem: Problem) -> BlockScales | None:
 def dequantises(problem: Problem, factor: View, atom: MmaAtom) -> bool:
     """Return whether a factor is dequantised before an instruction multiplies it."""
     blocks = of(problem)
-    if atom.scales or (blocks and blocks.suits(atom)):  # scales multiply products or sums
-        return False
+    if not isinstance(problem, Matmul) or atom.scales or (blocks and blocks.suits(atom)):
+        return False  # scales, if there are any, multiply products or sums
     return dequantise.multiplied_type(problem, role_of(factor)) is not None
 
 

@@ -460,13 +460,23 @@ def _check_registers(plan: Plan) -> None:
     alu = vector_registers(plan)
     # Products whose sums an instruction keeps in flight must not spill any.
     may_spill = not (isinstance(plan.unit, MmaTile) and plan.unit.atom.in_shared)
-    most = plan.facts.registers if may_spill else min(plan.facts.registers, _share_of_simd(plan))
+    most = plan.facts.registers if may_spill else _most_registers(plan)
     if alu > most * (_ESTIMATE_TOLERANCE if may_spill else 1) or (separate and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {most}")
 
 
+def registers_left(plan: Plan) -> int:
+    """Return the registers of a lane beside the estimated ones, at least 0."""
+    return max(0, _most_registers(plan) - vector_registers(plan))
+
+
+def _most_registers(plan: Plan) -> int:
+    """Return the most registers of a lane, where all subgroups of a workgroup share the SIMDs of a compute unit."""
+    return min(plan.facts.registers, _share_of_simd(plan))
+
+
 def _share_of_simd(plan: Plan) -> int:
-    """Return the registers of a lane where all subgroups of a workgroup share the SIMDs of a compute unit."""
+    """Return a lane's share of the registers of the SIMDs of a compute unit."""
     core, roles = plan.facts.core, plan.facts.roles
     if roles and TENSOR in plan.config.paths:
         return roles.multiplying(core.simd_registers, plan.subgroups // roles.team + 1)

@@ -19,6 +19,14 @@ Numbers: TypeAlias = npt.NDArray[Any]  #: integers, or floats for fractional cou
 Counts: TypeAlias = Numbers | int
 
 
+# How an epilogue whose steps need registers takes the sums: in pieces, with the inputs of some loaded ahead.
+PIECE = 16  #: elements of a lane; sums that take the steps at a time
+MOST_AHEAD = 3  #: pieces whose inputs are in registers at a time
+#: share of the registers beside the sums for the inputs; as many again for inputs that pieces share
+ROOM = 0.25
+KEPT_FREE = 16  #: registers of a lane that inputs loaded before the loop over K leave free; chosen
+
+
 def masks_of(view: View, trimmed: bool) -> int:
     """Return the masks of a load with a halo: one, or two where messages are trimmed; 0 without a halo."""
     return (2 if trimmed else 1) if linearize(view).halos else 0

@@ -49,6 +49,7 @@ class Form:
     acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
     blocks: BlockScales | None = None  #: scales that multiply the sums of each block of K
     packed: scaled_factors.Packed = (None, None)  #: types of the numbers of factors that are multiplied by bytes
+    operand_bytes: int = 0  #: bytes that the epilogue reads beside each element of the result
 
     def sums_outside(self, atom: MmaAtom) -> bool:
         """Return whether an instruction keeps its sums outside (`atoms.sums_outside`)."""
