@@ -91,10 +91,12 @@ def packed_type(elem: Type, to: Type) -> Type:
 
 def read_types(problem: Problem, config: Config, atom: MmaAtom) -> tuple[Type, Type]:
     """Return the types in which a product by an instruction reads N's and M's input."""
-    converts = config.packed if config.packs_converted else ()
+    stored = views.factor_types(problem)
+    if not config.packs_converted:
+        return stored
     n, m = (
-        packed_type(elem, to) if view.memory.name in converts else elem
-        for view, elem, to in zip(views.factors(problem), views.factor_types(problem), atom.factor_types)
+        packed_type(elem, to) if view.memory.name in config.packed else elem
+        for view, elem, to in zip(views.factors(problem), stored, atom.factor_types)
     )
     return n, m
 

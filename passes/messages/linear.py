@@ -62,11 +62,15 @@ class Halo:
         """Return the condition after `inner` is merged into `outer`; None if it cannot be expressed, or should not be.
 
         With r = outer * n + inner: 0 <= rest + outer < size exactly where 0 <= n * rest + r < n * size. If a run of
-        `inner` is a whole message, the dims stay apart: a mask then has one bit a position of `outer`.
+        `inner` is a whole message, the dims stay apart: a mask then has one bit a position of `outer`. Where the
+        condition has both dims, it has r.
         """
         coefs = dict(self.terms)
         if inner.name in coefs:
-            return None
+            if coefs.get(outer) != coefs[inner.name] * inner.size:
+                return None
+            joined = ((outer if name == inner.name else name, coef) for name, coef in self.terms if name != outer)
+            return Halo(self.size, tuple(joined), self.const)
         if outer not in coefs:
             return self
         if coefs[outer] != 1 or inner.size * elem_bytes % WHOLE_MESSAGE == 0:

@@ -200,6 +200,12 @@ def test_runs_that_are_inside_or_outside_as_a_whole(halo: Halo, dim: str, run: i
         (Halo(6, (("row", 1), ("tap", 1)), -1), LinearDim("col", 4, 4, 2), Halo(24, (("row", 1), ("tap", 4)), -4)),
         (Halo(6, (("tap", 1),), -1), LinearDim("col", 4, 4, 2), Halo(6, (("tap", 1),), -1)),
         (Halo(6, (("row", 1), ("col", 1)), -1), LinearDim("col", 4, 4, 2), None),
+        (Halo(22, (("row", 4), ("col", 1)), 0), LinearDim("col", 4, 4, 2), Halo(22, (("row", 1),), 0)),
+        (
+            Halo(9, (("tap", 3), ("row", 8), ("col", 2)), -1),
+            LinearDim("col", 4, 4, 2),
+            Halo(9, (("tap", 3), ("row", 2)), -1),
+        ),
         (Halo(6, (("row", 2), ("tap", 1)), -1), LinearDim("col", 4, 4, 2), None),
         (Halo(6, (("row", 1),), -1), LinearDim("col", 8, 8, 2), None),  # a whole message by itself
         (Halo(6, (("row", 1),), -1), LinearDim("col", 16, 16, 2), None),

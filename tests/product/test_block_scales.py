@@ -12,7 +12,7 @@ from convgen.backends.target import get
 from convgen.choose.choose import candidates
 from convgen.ir.error import DoesNotFit
 from convgen.plan import block_scales
-from convgen.plan.config import Config
+from convgen.plan.config import TENSOR, Config
 from convgen.plan.plan import make_plan
 from convgen.problem.matmul import parse_problem
 from convgen.run import execution, reference, verdict
@@ -60,8 +60,9 @@ def test_results_are_exact(name: str, target: str) -> None:
         "tile=64x64x128 waves=2x2 mma=8x16x32 slots=2 stages=2",
     ],
 )
-def test_blocks_are_scaled_on_every_path(line: str) -> None:
-    problem = parse_problem(f"{F8}:bf16 --wtag=ba --attr-scales={BLOCKS} 100x512:512x256")
+@pytest.mark.parametrize("columns", [200, 256])
+def test_blocks_are_scaled_on_every_path(line: str, columns: int) -> None:
+    problem = parse_problem(f"{F8}:bf16 --wtag=ba --attr-scales={BLOCKS} 100x512:512x{columns}")
     code = driver.compile(driver.build(problem, "sm_90a", line))
     expect_right(verdict.run(code))
     assert "fma.rn.f32" in code.asm
@@ -94,6 +95,12 @@ def test_the_chooser_multiplies_no_floats_of_32_bits(target: str) -> None:
     problem = parse_problem(f"--dt=f8_e4m3:f8_e4m3:bf16 --wtag=ba --attr-scales={BLOCKS} 4096x4096:4096x4096")
     best = next(iter(candidates(problem, get(target).facts))).config
     assert "f32" not in best.types
+
+
+@pytest.mark.parametrize("columns", [200, 264, 576, 2112])
+def test_bulk_copies_bring_weights_whose_last_group_is_shorter(columns: int) -> None:
+    problem = parse_problem(f"--dt=f8_e4m3:f8_e4m3:bf16 --wtag=ba --attr-scales={BLOCKS} 4096x7168:7168x{columns}")
+    assert Config.parse(driver.build(problem, "sm_90a").config).copy == (TENSOR,)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
