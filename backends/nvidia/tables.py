@@ -25,17 +25,18 @@ _R, _L = Space.REGISTER, Space.LANE
 
 @frozen
 class MmaRow:
-    """One `mma.sync` of shape m16n8kK. Its rows are M, its columns N; so the factor `a` is its operand B, `b` its A."""
+    """One `mma.sync` of shape mMn8kK. Its rows are M, its columns N; so the factor `a` is its operand B, `b` its A."""
 
     k: int
     a: Type  #: type; of the factor along N
     b: Type  #: type; of the factor along M
     acc: Type
     rounds_to: str = ""  #: type to which inputs are truncated, if they are
+    m: int = 16
 
     @property
     def shape(self) -> str:
-        return f"m16n8k{self.k}"
+        return f"m{self.m}n8k{self.k}"
 
     @property
     def mnemonic(self) -> str:
@@ -50,16 +51,16 @@ class MmaRow:
 
     def atom(self, clocks: int) -> MmaAtom:
         """Return the atom; `b` has the fragment of the instruction's operand A, since lanes hold neighbours along N."""
-        packed = 32 // self.a.bits  # elements of a register
+        packed = max(1, 32 // self.a.bits)  # elements of a register
+        steps, halves = self.k // (4 * packed), self.m // 8
         inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1))
-        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", 2, _R, packed)))
-        rows = Digit("m", 8, _L, 4), Digit("m", 2, _R, packed)
-        b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
+        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", steps, _R, packed)))
+        rows = Digit("m", 8, _L, 4), Digit("m", halves, _R, packed)
+        b = Fragment(("m", "k"), (*rows, *inner, Digit("k", steps, _R, halves * packed)))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
-        d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        n, m = 8, 16  # columns and rows of the instruction's result
+        d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", halves, _R, 2)))
         types = self.a, self.b, self.acc
-        return MmaAtom(self.name, n, m, self.k, *types, a=a, b=b, d=d, clocks=clocks, rounds_to=self.rounds_to)
+        return MmaAtom(self.name, 8, self.m, self.k, *types, a=a, b=b, d=d, clocks=clocks, rounds_to=self.rounds_to)
 
 
 @frozen
@@ -147,7 +148,9 @@ class WgmmaRow:
 
 
 #: Types of inputs as mnemonics have them.
-_INPUTS = {f16: "f16", bf16: "bf16", f32: "tf32", s8: "s8", u8: "u8", f8_e4m3: "e4m3", f8_e5m2: "e5m2"}
+_INPUTS = {
+    f16: "f16", bf16: "bf16", f32: "tf32", f64: "f64", s8: "s8", u8: "u8", f8_e4m3: "e4m3", f8_e5m2: "e5m2"
+}  # fmt: skip
 
 MMA = (
     MmaRow(16, f16, f16, f32),
@@ -156,6 +159,8 @@ MMA = (
     *(MmaRow(32, a, b, s32) for a, b in ((s8, s8), (u8, u8), (s8, u8), (u8, s8))),
 )
 MMA_F8 = tuple(MmaRow(32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
+#: m8n8k4 is for sm_80 and up, the others for sm_90 and up.
+MMA_F64 = (MmaRow(4, f64, f64, f64, m=8), *(MmaRow(k, f64, f64, f64) for k in (16, 8, 4)))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
 #: Columns of `wgmma` that plans use; the manual has all multiples of 8 up to 256, for integers fewer.
 _WGMMA_COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256)
@@ -164,7 +169,7 @@ WGMMA_OF_REGISTERS = tuple(WgmmaRow(n, one, True) for one in MMA if one.a.bits =
 #: type of factors -> bits of `wgmma`'s sums where these are fewer than those of f32; measured on an H200:
 #: 2^13 - 2^13 + 1 is 1, and 2^14 - 2^14 + 1 is 0
 _SUM_BITS = {f8_e4m3: 14, f8_e5m2: 14}
-_ALL: tuple[MmaRow | WgmmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *WGMMA, *WGMMA_OF_REGISTERS, *FMA)
+_ALL: tuple[MmaRow | WgmmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *MMA_F64, *WGMMA, *WGMMA_OF_REGISTERS, *FMA)
 ROWS: dict[str, MmaRow | WgmmaRow | FmaRow] = {row.name: row for row in _ALL}
 
 
@@ -177,6 +182,8 @@ class Rates:
     f64: int  #: clocks; of `fma.rn.f64`
     f8: int = 0  #: clocks; of m16n8k32 with 8-bit floats; 0 where there is none
     wgmma: float = 0  #: clocks of an SM; of 8 columns of m64nNk16 with f16, or of as many bytes; 0 where there is none
+    #: rows of `mma.sync` with f64 -> clocks of that with four columns of K; none where it is no faster than `fma`
+    mma_f64: tuple[tuple[int, int], ...] = ()
 
 
 def _phases(width: int) -> SharedPhases:
@@ -195,6 +202,8 @@ def _atoms(rates: Rates) -> Iterator[MmaAtom]:
     yield from (row.atom(rates.mma) for row in MMA)
     if rates.f8:
         yield from (row.atom(rates.f8) for row in MMA_F8)
+    for rows, clocks in rates.mma_f64:
+        yield from (row.atom(clocks * row.k // 4) for row in MMA_F64 if row.m == rows)
     yield from (row.atom({f32: rates.f32, f64: rates.f64}[row.elem]) for row in FMA)
 
 
@@ -258,12 +267,31 @@ def _caches(l2_mib: int, memory: int) -> Caches:
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("sm_80", shared=163 << 10, units=108, warps=16, caches=_caches(40, 1100), rates=Rates(8, 2, 4)),
+        _facts(
+            "sm_80",
+            shared=163 << 10,
+            units=108,
+            warps=16,
+            caches=_caches(40, 1100),
+            rates=Rates(8, 2, 4, mma_f64=((8, 16),)),
+        ),
         _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350), rates=Rates(16, 1, 64)),
         _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350), rates=Rates(16, 1, 64, f8=16)),
-        _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2, f8=12)),
         _facts(
-            "sm_90a", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2, 12, 4.2)
+            "sm_90",
+            shared=227 << 10,
+            units=132,
+            warps=16,
+            caches=_caches(50, 2300),
+            rates=Rates(7, 1, 2, f8=12, mma_f64=((16, 16), (8, 8))),
+        ),
+        _facts(
+            "sm_90a",
+            shared=227 << 10,
+            units=132,
+            warps=16,
+            caches=_caches(50, 2300),
+            rates=Rates(7, 1, 2, 12, 4.2, ((16, 16), (8, 8))),
         ),
         _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750), rates=Rates(32, 1, 64, f8=32)),
     )

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any, TypeGuard
 
 from convgen.backends.nvidia import element_ops, packed
-from convgen.backends.nvidia.ptx import KINDS, Writer, braces, kind_of
+from convgen.backends.nvidia.ptx import KINDS, Writer, kind_of
 from convgen.backends.nvidia.tables import BF16_SUMS, ROWS, MmaRow, WgmmaRow
 from convgen.backends.nvidia.warpgroups import InFlight
 from convgen.ir import expr as x
@@ -321,10 +321,9 @@ class Values(ABC):
         """Multiply factors in shared memory; the sums are in flight until `await_sums`."""
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
-        """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`."""
-        result = braces(after)
-        total = result if before is after else braces(before)
-        self.out.emit(f"{mnemonic} {result}, {braces(b)}, {braces(a)}, {total}")
+        """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`; one register has braces, too."""
+        result, first, second, total = (f"{{{', '.join(words)}}}" for words in (after, b, a, before))
+        self.out.emit(f"{mnemonic} {result}, {first}, {second}, {total}")
 
     def _by_lanes(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Add the products of a lane's row of A and row of B to its sum, one `fma` after the other along K."""

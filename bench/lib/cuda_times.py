@@ -30,6 +30,7 @@ _TORCH = {
     "f16": "float16",
     "bf16": "bfloat16",
     "f32": "float32",
+    "f64": "float64",
     "s8": "int8",
     "s32": "int32",
     "f8_e4m3": "float8_e4m3fn",

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from convgen.backends.nvidia.tables import FACTS, LANES, ROWS, FmaRow, MmaRow
-from convgen.ir.types import f32, s32
 
 Place = tuple[int, int]  #: row, column
 Description = Callable[[int, int, int], Place]  #: group, thread in group, element -> place
@@ -47,11 +46,23 @@ def d_of_all(group: int, thread: int, i: int) -> Place:
     return group if i < 2 else group + 8, thread * 2 + (i & 1)
 
 
-#: shape -> elements a lane has of A, B and D, and where they are
+def a_f64(group: int, thread: int, i: int) -> Place:
+    return (group, i * 2 + thread) if i % 2 == 0 else (group + 8, i * 2 - 2 + thread)
+
+
+def b_f64(group: int, thread: int, i: int) -> Place:
+    return thread + i * 4, group
+
+
+#: shape, with the type where types differ -> elements a lane has of A, B and D, and where they are
 SHAPES: dict[str, tuple[tuple[int, int, int], Description, Description]] = {
     "m16n8k8": ((4, 2, 4), a_k8, b_k8),
     "m16n8k16": ((8, 4, 4), a_k16, b_k16),
     "m16n8k32": ((16, 8, 4), a_k32, b_k32),
+    "m8n8k4.f64": ((1, 1, 2), a_f64, b_f64),
+    "m16n8k4.f64": ((2, 1, 4), a_f64, b_f64),
+    "m16n8k8.f64": ((4, 2, 4), a_f64, b_f64),
+    "m16n8k16.f64": ((8, 4, 4), a_f64, b_f64),
 }
 
 #: PTX ISA 8.7, 9.7.14.5.14 "mma": the forms that the tables may have
@@ -61,6 +72,7 @@ FORMS = {
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
     *(f"mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32" for a in ("s8", "u8") for b in ("s8", "u8")),
     *(f"mma.sync.aligned.m16n8k32.row.col.f32.{a}.{b}.f32" for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
+    *(f"mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64" for shape in ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16")),
 }
 
 MATRIX = [row for row in ROWS.values() if isinstance(row, MmaRow)]
@@ -69,10 +81,10 @@ LANE_BY_LANE = [row for row in ROWS.values() if isinstance(row, FmaRow)]
 
 @pytest.mark.parametrize("row", MATRIX, ids=lambda row: row.name)
 def test_fragments_are_those_of_the_manual(row: MmaRow) -> None:
-    """A of the manual, of 16 rows, is the atom's `b`; B is its `a`, by columns."""
-    atom, (counts, of_a, of_b) = row.atom(8), SHAPES[row.shape]
+    """A of the manual, of 8 or 16 rows, is the atom's `b`; B is its `a`, by columns."""
+    atom, (counts, of_a, of_b) = row.atom(8), SHAPES.get(f"{row.shape}.{row.a}") or SHAPES[row.shape]
     assert (atom.b.registers, atom.a.registers, atom.d.registers) == counts
-    assert (atom.m, atom.n, atom.k) == (16, 8, int(row.shape.partition("k")[2]))
+    assert f"m{atom.m}n{atom.n}k{atom.k}" == row.shape
     for lane in range(LANES):
         group, thread = lane >> 2, lane % 4
         for i in range(counts[0]):
@@ -88,7 +100,7 @@ def test_fragments_are_those_of_the_manual(row: MmaRow) -> None:
 
 def test_mnemonics_are_those_of_the_manual() -> None:
     assert {row.mnemonic for row in MATRIX} == FORMS
-    assert all(row.acc is (s32 if ".s32." in row.mnemonic else f32) for row in MATRIX)
+    assert all(f".{row.acc}" in row.mnemonic.partition(".col")[2] for row in MATRIX)
 
 
 @pytest.mark.parametrize("row", LANE_BY_LANE, ids=lambda row: row.name)
