@@ -194,6 +194,8 @@ def _converted(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[d
 
 def _with_packed(offer: Offer, types: Mapping[View, Type], problem: Problem, facts: TargetFacts) -> Offer:
     """Return the offer with some inputs packed, by the types of packed elements; DoesNotFit where one cannot be."""
+    if offer.form.product.gathered and offer.of_m in types:
+        raise DoesNotFit(f"packed={offer.of_m.memory.name}: its rows have numbers")
     packings = {}
     for view, elem in types.items():
         whole = facts.chunk_bytes // elem.bytes  # tiles have whole chunks along K

@@ -242,6 +242,7 @@ class ComputedScale(Grouping):
 
     view: View  #: scales, by the axes of the result
     result: View
+    last: TensorDim  #: coordinate of the result's last dim, along which groups are; masks may follow it
     group: int  #: elements of a group
     to: Type  #: type of the result
 
@@ -257,12 +258,12 @@ class ComputedScale(Grouping):
             if within and (d.space not in (Space.REGISTER, Space.LANE) or self.group % (step * d.size)):
                 return False
         is_whole = layout.extent(name) % self.group == 0
-        return is_whole and is_in_order(self.result, self._axis, self.result.index[-1])
+        return is_whole and is_in_order(self.result, self._axis, self.last)
 
     @property
     def _axis(self) -> int:
         """Return the axis of the result along which groups are."""
-        return next(axis for axis in axes_of(self.result, self.result.index[-1]) if axis < 2)
+        return next(axis for axis in axes_of(self.result, self.last) if axis < 2)
 
     def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
         name, most = layout.dims[self._axis], self.to.largest

@@ -239,7 +239,7 @@ class _ProductBuilder:
         ahead = before or self._loaded_ahead(pieces, self._reader(start), epilogue)
         for place, inputs in zip(pieces, ahead.inputs(epilogue, pieces)):
             total = sums[place.sums][0]
-            if place.layout.registers < total.type.lanes:
+            if not epilogue.is_light:
                 total = Slice(total, place.number * place.layout.registers, place.layout.registers)
             made = epilogue.apply(self.k, total, inputs, place.layout, ahead.reader.at)
             yield made, epilogue.layout_after(place.layout)

@@ -21,6 +21,7 @@ from convgen.epilogue.steps import (
     ZeroPadding,
 )
 from convgen.ir.error import Unsupported
+from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
@@ -71,6 +72,9 @@ def _check_scales(problem: Problem) -> None:
             given = f"given the scale {scale} of {problem.dst_type}"
             wanted = f"wanted the result of a matrix product, of {' or '.join(_MX_RESULTS)}"
             raise Unsupported(f"{given}, {wanted}", rule="scales-dynamic")
+        if scale.is_dynamic and problem.zero_point("dst"):
+            given = f"given the scale {scale} and zero points of dst"
+            raise Unsupported(f"{given}, wanted one of both", rule="scales-dynamic")
         if _multiplies_a_factor(problem, scale):
             continue
         given = f"given the scale {scale}"
@@ -133,7 +137,10 @@ def _check_post_ops(problem: Problem) -> None:
     """Refuse post-ops where they have no meaning, or in types in which they are not computed."""
     _check_steps(problem, "attr-post-ops", "post-op")
     given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
-    for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
+    sums = {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)}
+    if sums and scalar(problem.dst_type).bits < 8:
+        raise Unsupported(f"{given} of {problem.dst_type}, wanted a type of whole bytes", rule="post-op-sum")
+    for read in sums - {"", problem.dst_type}:
         if {read, problem.dst_type} != {"s8", "u8"}:
             wanted = f"wanted {problem.dst_type}; only s8 and u8 may be read as one another"
             raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
@@ -180,20 +187,28 @@ def grouped_sides(problem: Problem) -> tuple[int, int]:
     if not sizes:
         return 1, 1
     result = views.products(problem, 1, views.must_reorder(problem))[0].result
-    is_along_n = 0 in axes_of(result, result.index[-1])
+    is_along_n = 0 in axes_of(result, _last(problem, result))
     return (1, sizes[0]) if is_along_n else (sizes[0], 1)
 
 
 def _computed(problem: Problem, product: Product, scale: problem_scales.Scale) -> Iterator[Step]:
     """Yield the step that computes the scales of the result; elements past its edge are zeros before that."""
-    result, to = product.result, product.result.memory.elem
+    result, to, last = product.result, product.result.memory.elem, _last(problem, product.result)
     *outer, size = problem.size("dst")
     group = scale.groups[-1]
     if size % group:
-        whole = evolve(result.index[-1], size=size + -size % group)
-        yield ZeroPadding(evolve(result, index=(*result.index[:-1], whole)), (*outer, size))
+        *before, _ = result.index[: len(problem.outputs[0].dims)]
+        whole = evolve(last, size=size + -size % group)
+        yield ZeroPadding(evolve(result, index=(*before, whole)), (*outer, size))
     kind = MxScale if scale.dtype == "e8m0" else FpScale
-    yield kind(views.view_over_result(problem, product, scale.name), result, group, to)
+    masks = result.index[len(problem.outputs[0].dims) :]  # rows of other groups have their own scales
+    scales = views.zero_outside(views.view_over_result(problem, product, scale.name), masks)
+    yield kind(scales, result, last, group, to)
+
+
+def _last(problem: Problem, result: View) -> TensorDim:
+    """Return the coordinate of the last dim of a result's tensor; those behind it are masks."""
+    return result.index[len(problem.outputs[0].dims) - 1]
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

@@ -367,6 +367,8 @@ def _packings(
     def packing(side: int, view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
+        if side == 1 and product.gathered:
+            raise DoesNotFit(f"packed={view.memory.name}: its rows have numbers, wanted rows one after another")
         elem, dequantises = view.memory.elem, False
         if atom and config.packs_converted:
             elem = packed_type(elem, atom.factor_types[side])

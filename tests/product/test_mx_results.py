@@ -159,6 +159,9 @@ LINES = [
     f"--dt=f4_e2m1:f4_e2m1:f4_e2m1 --attr-scales=src:per_ocic:e8m0:1x32+wei:per_ocic:e8m0:32x1+{MX} 6x64:64x48",
     f"--dt=f16:f16:f4_e2m1 --dtag=acb --attr-scales={MX} --attr-post-ops=relu 2x34x24:2x24x40",
     f"--dt=s8:s8:f8_e4m3 --attr-scales=wei:per_oc:f32+{MX} 9x32:32x40",
+    f"--dt=s8:s8:f8_e4m3 --attr-scales=src:1:f32+wei:4:f16+{MX} --grouped=0:3:1+0+4 5x3:3x3x96",
+    f"--dt=f16:f16:f8_e4m3 --attr-scales={FP} --grouped=0:2:40+30 70x64:2x64x96",
+    f"--dt=f16:f16:f8_e4m3 --attr-scales={MX} --grouped=0:3:1+2+2 5x32:3x32x90",
     f"--dt=f16:f16:f4_e2m1 --attr-scales={FP} 50x72:72x80",
     f"--dt=bf16:bf16:f8_e4m3 --dtag=ba --bia-dt=f32 --attr-scales={FP} --attr-post-ops=relu+linear:9:3 40x64:64x90",
     f"--dt=f4_e2m1:f4_e2m1:f4_e2m1 --attr-scales=src:per_ocic:f8_e4m3:1x16+wei:per_ocic:f8_e4m3:16x1+{FP} 6x64:64x48",
@@ -206,12 +209,19 @@ def test_configs_whose_subgroups_have_parts_of_groups_do_not_fit(config: str, wh
         f"--dt=f16:f16:f16 --attr-scales={FP} 32x32:32x32",
         "--dt=f16:f16:f8_e4m3 --attr-scales=src:mx:e8m0:1x32 32x32:32x32",
         f"--dt=f16:f16:f8_e4m3 --dir=FWD_D --attr-scales={MX} mb1ic16ih8oc32kh3ph1",
+        f"--dt=s8:s8:f8_e4m3 --attr-scales={MX} --attr-zero-points=dst:common:1 32x32:32x32",
     ],
 )
 def test_other_computed_scales_are_refused(line: str) -> None:
     with pytest.raises(cg.Unsupported) as refused:
         cg.build(parse_problem(line), "gfx942")
     assert refused.value.rule == "scales-dynamic"
+
+
+def test_a_sum_with_elements_of_4_bits_is_refused() -> None:
+    problem = parse_problem(f"--dt=f16:f16:f4_e2m1 --attr-scales={MX} --attr-post-ops=sum:0.5 32x32:32x64")
+    with pytest.raises(cg.Unsupported, match="wanted a type of whole bytes"):
+        cg.build(problem, "gfx942")
 
 
 def test_elements_of_4_bits_without_pairs_are_refused() -> None:

@@ -357,6 +357,15 @@ def test_inputs_are_converted_where_they_are_packed(name: str, target: str) -> N
     assert any(right(parse_problem(line), target, config) for config in found)
 
 
+def test_rows_that_have_numbers_are_not_packed() -> None:
+    problem = parse_problem(
+        "--dt=f16:f8_e4m3:f32 --attr-scales=wei:6:f16:16x1 --routing=gather:12:1 --grouped=0:3:0+8+10 18x64:3x64x16"
+    )
+    with pytest.raises(UserError, match="its rows have numbers"):
+        driver.build(problem, "sm_90", "tile=32x16x32 waves=2x1 mma=8x16x16 slots=2 packed=src+wei")
+    assert right(problem, "sm_90a", driver.build(problem, "sm_90a").config)
+
+
 @pytest.mark.parametrize("dt", ["f16:s4:f16", "f16:s8:f16", "f16:f8_e4m3:f16"])
 def test_weights_of_many_rows_are_converted_before_the_product(dt: str) -> None:
     def chosen(rows: int) -> Config:
