@@ -11,6 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
 from convgen.problem import attributes
@@ -82,11 +84,13 @@ def nodes(path: Path, minibatch: int = 0) -> Iterator[Node]:
     """
     try:
         import onnx
-        from onnx import numpy_helper, shape_inference
+        from onnx import inliner, numpy_helper, shape_inference
     except ImportError:
         raise UserError(f"given {path.name}, wanted the package onnx to read it: pip install 'convgen[onnx]'") from None
     try:
         model = onnx.load(str(path), load_external_data=False)
+        if model.functions:
+            model = inliner.inline_local_functions(model)
         _fix_minibatch(model.graph, minibatch)
         model = shape_inference.infer_shapes(model, data_prop=True)
     except OSError as error:
@@ -181,14 +185,29 @@ def _window(op: _Operator, source: _Tensor, weights: _Tensor) -> tuple[list[int]
         given = f"{source.name} of {len(sizes)} and {weights.name} of {len(wei)} dimensions"
         raise UserError(f"given {given}, wanted 3 to 5 of both")
     strides, dilations = (op.attributes.get(name) or [1] * count for name in ("strides", "dilations"))
-    if {len(strides), len(dilations)} != {count}:
-        raise UserError(f"given {len(strides)} strides and {len(dilations)} dilations, wanted {count}")
+    for name, numbers in (("strides", strides), ("dilations", dilations)):
+        if not isinstance(numbers, list) or len(numbers) != count or min(numbers) < 1:
+            raise UserError(f"given {name} {numbers}, wanted {count} numbers from 1 on")
     return list(sizes[2:]), list(wei[2:]), strides, dilations
+
+
+def _groups(op: _Operator, channels: int, of_weights: int, outputs: int) -> int:
+    """Return the groups of a convolution. `of_weights` are its input channels, as `channels`, `outputs` of all groups.
+
+    Raises UserError where they do not fit each other.
+    """
+    groups = op.attributes.get("group", 1)
+    if not isinstance(groups, int) or groups < 1 or outputs % groups or of_weights != channels or channels % groups:
+        given = f"{channels} input channels, weights for {of_weights} of {outputs} outputs, and group {groups}"
+        raise UserError(f"given {given}, wanted as many input channels of both, and whole groups")
+    return groups
 
 
 def _pads(op: _Operator, totals: Sequence[int]) -> list[tuple[int, int]]:
     """Return the padding before and after each axis; automatic padding is computed from its total."""
     mode = op.attributes.get("auto_pad", "NOTSET")
+    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise UserError(f"given auto_pad {mode}, wanted NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         lower_pads = [(total // 2, total - total // 2) for total in totals]
         return lower_pads if mode == "SAME_UPPER" else [(larger, smaller) for smaller, larger in lower_pads]
@@ -208,7 +227,8 @@ def _tags(ndims: int, groups: int) -> dict[str, str]:
 def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str) -> _Request:
     """Return a forward convolution with results of the type `result`."""
     inputs, windows, strides, dilations = _window(op, source, weights)
-    groups = op.attributes.get("group", 1)
+    channels, outputs = source.sizes[1], weights.sizes[0]
+    groups = _groups(op, channels, weights.sizes[1] * op.attributes.get("group", 1), outputs)
     extents = [(k - 1) * d + 1 for k, d in zip(windows, dilations)]
     same = [max((-(-i // s) - 1) * s + extent - i, 0) for i, s, extent in zip(inputs, strides, extents)]
     axes = [
@@ -231,11 +251,16 @@ def _conv_transpose(op: _Operator) -> _Request:
     """Return a transposed convolution, of weights [input channels, output channels of one group, windows...]."""
     source, weights, bias = op.tensor(0), op.tensor(1), op.optional(2)
     inputs, windows, strides, dilations = _window(op, source, weights)
-    groups = op.attributes.get("group", 1)
+    outputs = weights.sizes[1] * op.attributes.get("group", 1)
+    groups = _groups(op, source.sizes[1], weights.sizes[0], outputs)
     more = op.attributes.get("output_padding") or [0] * len(inputs)
+    shape = op.attributes.get("output_shape")
+    if len(more) != len(inputs) or (shape and len(shape) not in (len(inputs), len(inputs) + 2)):
+        given = f"output_padding {more} and output_shape {shape or []}"
+        raise UserError(f"given {given}, wanted one number for each of {len(inputs)} axes")
     wholes = [(i - 1) * s + (k - 1) * d + 1 + m for i, k, s, d, m in zip(inputs, windows, strides, dilations, more)]
     is_same = op.attributes.get("auto_pad", "").startswith("SAME")
-    shape = op.attributes.get("output_shape") or ([i * s for i, s in zip(inputs, strides)] if is_same else None)
+    shape = shape or ([i * s for i, s in zip(inputs, strides)] if is_same else None)
     if shape:
         totals = [whole - o for whole, o in zip(wholes, shape[-len(inputs) :])]
         upper = op.attributes.get("auto_pad") == "SAME_UPPER"
@@ -251,7 +276,7 @@ def _conv_transpose(op: _Operator) -> _Request:
     tags = _tags(len(source.sizes), groups)
     tags["wtag"] = tags["wtag"].translate(str.maketrans("bc", "cb") if groups > 1 else str.maketrans("ab", "ba"))
     knobs = {"dir": "FWD_D", "dt": f"{dtype}:{_type(weights)}:{dtype}", **tags}
-    descriptor = conv_descriptor(groups, mb, channels, weights.sizes[1] * groups, axes)
+    descriptor = conv_descriptor(groups, mb, channels, outputs, axes)
     return descriptor, knobs | ({"bia-dt": _type(bias)} if bias else {})
 
 
@@ -282,10 +307,12 @@ def _gemm(op: _Operator) -> _Request:
     left, right, bias = op.tensor(0), op.tensor(1), op.optional(2)
     transposed = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
     alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)
+    if not isinstance(alpha, float) or not isinstance(beta, float):
+        raise UserError(f"given alpha {alpha} and beta {beta} of a Gemm, wanted numbers")
     if len(left.sizes) != 2 or len(right.sizes) != 2:
         raise UserError(f"given {len(left.sizes)} and {len(right.sizes)} dimensions of a Gemm, wanted 2")
     if bias is not None and (alpha != 1 or beta != 1) and beta:
-        raise Unsupported(f"alpha of {alpha:g} and beta of {beta:g} of a Gemm with C, wanted 1", rule="onnx-gemm")
+        raise Unsupported(f"given alpha of {alpha:g} and beta of {beta:g} of a Gemm with C, wanted 1", rule="onnx-gemm")
     (m, k), (inner, n) = (each.sizes[::-1] if swap else each.sizes for each, swap in zip((left, right), transposed))
     if k != inner:
         raise UserError(f"given K of {k} and of {inner}, wanted as much of both")
@@ -293,7 +320,7 @@ def _gemm(op: _Operator) -> _Request:
     tags = {"stag": "ba" if transposed[0] else "ab", "wtag": "ba" if transposed[1] else "ab", "dtag": "ab"}
     knobs = {"dt": f"{dtype}:{_type(right)}:{dtype}", **tags}
     if alpha != 1:
-        knobs["attr-post-ops"] = f"linear:{attributes.number(round(alpha, 7))}"
+        knobs["attr-post-ops"] = f"linear:{attributes.number(float(str(np.float32(alpha))))}"
     if bias is not None and beta:
         sizes = (1, 1, *bias.sizes)[-2:]
         knobs |= {"bia-dt": _type(bias), "bia_mask": str((sizes[0] > 1) + 2 * (sizes[1] > 1))}
@@ -365,7 +392,7 @@ def _quantised(op: _Operator, masks: Mapping[str, str]) -> dict[str, str]:
 
 def _qlinear_conv(op: _Operator) -> _Request:
     if op.optional(8) is not None:
-        raise Unsupported("a QLinearConv with a bias, which is added before the scales", rule="onnx-bias")
+        raise Unsupported("given a QLinearConv with a bias, which is added before the scales", rule="onnx-bias")
     descriptor, knobs = _conv_of(op, op.tensor(0), op.tensor(3), _type(op.tensor(7)))
     return descriptor, knobs | _quantised(op, _MASKS_OF_CONV)
 

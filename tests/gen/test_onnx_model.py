@@ -261,3 +261,56 @@ def test_what_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_types_that_are_not_read() -> None:
     assert one("MatMul", {"a": (TensorProto.INT64, (3, 5)), "b": (TensorProto.INT64, (5, 7))}) == "types"
+
+
+WRONG: dict[str, tuple[str, Inputs, dict[str, Any], str]] = {
+    "channels": ("Conv", {"x": (F, (1, 6, 9, 9)), "w": (F, (6, 4, 3, 3))}, {}, "6 input channels, weights for 4 of 6"),
+    "no group": ("Conv", {"x": (F, (1, 4, 9, 9)), "w": (F, (6, 4, 3, 3))}, {"group": 0}, "and group 0"),
+    "parts of groups": (
+        "Conv",
+        {"x": (F, (1, 4, 9, 9)), "w": (F, (5, 2, 3, 3))},
+        {"group": 2},
+        "of 5 outputs, and group 2",
+    ),
+    "channels of a gradient": (
+        "ConvTranspose",
+        {"x": (F, (1, 6, 5, 5)), "w": (F, (4, 4, 3, 3))},
+        {},
+        "6 input channels, weights for 4",
+    ),
+    "stride": ("Conv", IMAGE, {"strides": [0, 1]}, "given strides [0, 1], wanted 2 numbers from 1 on"),
+    "one stride": ("Conv", IMAGE, {"strides": 2}, "given strides 2, wanted 2 numbers from 1 on"),
+    "padding": ("Conv", IMAGE, {"auto_pad": "SAME"}, "given auto_pad SAME, wanted NOTSET"),
+    "more of one axis": (
+        "ConvTranspose",
+        {"x": (F, (1, 6, 5, 5)), "w": (F, (6, 4, 3, 3))},
+        {"output_padding": [1]},
+        "wanted one number for each of 2 axes",
+    ),
+    "alpha": ("Gemm", {"a": (F, (3, 5)), "b": (F, (5, 7))}, {"alpha": "one"}, "given alpha one and beta 1.0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_operators_that_do_not_fit_their_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inference of shapes refuses some of them before, as models without shapes show."""
+    op, inputs, more, wanted = WRONG[name]
+    monkeypatch.setattr("onnx.shape_inference.infer_shapes", lambda model, **_: model)
+    assert wanted in one(op, inputs, **more)
+
+
+def test_operators_within_functions() -> None:
+    body = [helper.make_node("MatMul", ["p", "q"], ["r"])]
+    function = helper.make_function("own", "Twice", ["p", "q"], ["r"], body, [helper.make_opsetid("", 18)])
+    result = helper.make_tensor_value_info("y", F, (3, 7))
+    given = [helper.make_tensor_value_info("a", F, (3, 5)), helper.make_tensor_value_info("b", F, (5, 7))]
+    graph = helper.make_graph([helper.make_node("Twice", ["a", "b"], ["y"], domain="own")], "g", given, [result])
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, functions=[function], opset_imports=imports)
+    Path("m.onnx").write_bytes(model.SerializeToString())
+    assert told() == ["--stag=ab --wtag=ab --dtag=ab 3x5:5x7"]
+
+
+def test_small_factors_are_kept() -> None:
+    text = one("Gemm", {"a": (F, (3, 5)), "b": (F, (5, 7))}, alpha=1.25e-9)
+    assert "linear:1.25e-09" in text or "linear:0.00000000125" in text
