@@ -6,7 +6,7 @@ positions that no window reaches, one for the gradient of a bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product as combinations
 
@@ -26,11 +26,10 @@ from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.slice_workspace import SliceWorkspace
-from convgen.kernels.streams import Move, Stream
+from convgen.kernels.streams import Move, OfTiles, Stream
 from convgen.plan import dequantise, epilogues, views
 from convgen.plan.config import MERGED
 from convgen.plan.contraction import GATE, Joined, Product
-from convgen.plan.dequantise import Dequantisation
 from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing
@@ -411,18 +410,13 @@ class _Builder:
     def _packed(self, part: Part) -> _Launches:
         """Add the kernel that packs a product's inputs; every tile of the product needs all of its workgroups."""
         packings = [path.packing for path in (part.of_n, part.of_m) if path.packing]
-        if not packings:
-            return {}
-        moves = [
-            Move(each.source, each.target, self._dequantisation(part, each) if each.dequantises else None)
-            for each in packings
-        ]
+        moves = [Move(each.source, each.target, self._dequantisation(part, each)) for each in packings]
         role = "_".join(("pack", *(move.target.memory.name for move in moves)))
-        return self._copied(role, *moves)
+        return self._copied(role, *moves) if moves else {}
 
-    def _dequantisation(self, part: Part, packing: Packing) -> Callable[[tuple[int, int]], Dequantisation | None]:
-        """Return the dequantisation of an input of a product, by the tiles in which a launch packs it."""
-        return partial(dequantise.of, self.problem, packing.source, part.product.cuts)
+    def _dequantisation(self, part: Part, packing: Packing) -> OfTiles | None:
+        """Return the dequantisation of an input of a product that a launch packs, by its tiles; None without any."""
+        return partial(dequantise.of, self.problem, packing.source, part.product.cuts) if packing.dequantises else None
 
     def _before(self, part: Part) -> _Launches:
         """Add the launches that only this product needs first."""

@@ -21,10 +21,11 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.program import Kernel
-from convgen.ir.record import evolve, frozen
+from convgen.ir.record import evolve
 from convgen.ir.ring import ring_of
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
+from convgen.kernels.epilogue_inputs import Ahead, Piece
 from convgen.kernels.exact_padding import Recomputation, TileSums, sums_are_finite
 from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.kernels.tile_place import place_of
@@ -43,36 +44,8 @@ K_LOOP = "k_loop"
 _Key = tuple[Fragment, dequantise.GroupTensor]  #: a factor's fragment, and zero points or scales of it
 
 _Results = Iterable[tuple[Expr, Fragment]]  #: values to store, part by part, and their distribution over lanes
-
-
-@frozen
-class _Piece:
-    """Some sums of a tile that take the steps of an epilogue together."""
-
-    sums: int  #: number of the sums that they are part of
-    number: int  #: place among equal parts of these
-    layout: Fragment
-
-
-@frozen(eq=False)
-class _Ahead:
-    """The inputs of an epilogue that are loaded ahead, for the first pieces of a tile."""
-
-    reader: Reader  #: loads those of further pieces
-    loaded: deque[tuple[Loaded, ...]]
-
-    def inputs(self, epilogue: Epilogue, pieces: Sequence[_Piece]) -> Iterator[tuple[Loaded, ...]]:
-        """Yield the inputs of each piece; where some are loaded ahead, load those of a further one behind each."""
-        rest = (epilogue.load(self.reader, piece.layout) for piece in pieces[len(self.loaded) :])
-        loads_ahead = bool(self.loaded)
-        for _ in pieces:
-            yield self.loaded.popleft() if self.loaded else next(rest)
-            if loads_ahead:
-                self.loaded.extend(islice(rest, 1))
-
-
 #: returns the values to store for sums that begin at a place, with the inputs of an epilogue that are loaded
-_Finish = Callable[[TileSums, Start, _Ahead | None], _Results]
+_Finish = Callable[[TileSums, Start, Ahead | None], _Results]
 
 
 def kernel_name(plan: Plan, role: str) -> str:
@@ -174,7 +147,7 @@ class _ProductBuilder:
         result: View,
         epilogue: Epilogue,
         buffers: ReductionBuffers | None,
-        before: _Ahead | None = None,
+        before: Ahead | None = None,
     ) -> None:
         """Store the tile, or store this sharer's sums for the last to arrive.
 
@@ -204,7 +177,7 @@ class _ProductBuilder:
         sums: TileSums,
         finish: _Finish,
         store: Callable[[_Results, Start], None],
-        before: _Ahead | None = None,
+        before: Ahead | None = None,
     ) -> None:
         """Finish and store the sums; where padding has made one NaN, first recompute them, piece by piece of the tile.
 
@@ -233,7 +206,7 @@ class _ProductBuilder:
             return results
         return [(self.k.let("made", value), layout) for value, layout in results]
 
-    def _results(self, epilogue: Epilogue, sums: TileSums, start: Start, before: _Ahead | None) -> _Results:
+    def _results(self, epilogue: Epilogue, sums: TileSums, start: Start, before: Ahead | None) -> _Results:
         """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
         pieces = self._cut([layout for _, layout in sums], epilogue)
         ahead = before or self._loaded_ahead(pieces, self._reader(start), epilogue)
@@ -257,17 +230,17 @@ class _ProductBuilder:
         """Return the rows by number of sums that begin at a column and a row."""
         return {name: rows.at(at[rows.axis]) for name, rows in self.place.rows.items()}
 
-    def _cut(self, layouts: Sequence[Fragment], epilogue: Epilogue) -> list[_Piece]:
+    def _cut(self, layouts: Sequence[Fragment], epilogue: Epilogue) -> list[Piece]:
         """Return the pieces of a tile: sums whole, or in parts if steps of the epilogue need registers."""
         if epilogue.is_light:
-            return [_Piece(n, 0, layout) for n, layout in enumerate(layouts)]
+            return [Piece(n, 0, layout) for n, layout in enumerate(layouts)]
         parts = ((n, epilogue.parts(layout, PIECE)) for n, layout in enumerate(layouts))
-        return [_Piece(n, number, part) for n, of_sums in parts for number, part in enumerate(of_sums)]
+        return [Piece(n, number, part) for n, of_sums in parts for number, part in enumerate(of_sums)]
 
-    def _loaded_ahead(self, pieces: Sequence[_Piece], reader: Reader, epilogue: Epilogue) -> _Ahead:
+    def _loaded_ahead(self, pieces: Sequence[Piece], reader: Reader, epilogue: Epilogue) -> Ahead:
         """Return the first pieces' inputs: as many as fit in `ROOM` of the free registers, at most `MOST_AHEAD`."""
         if epilogue.is_light:
-            return _Ahead(reader, deque())
+            return Ahead(reader, deque())
         taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
         room = int((self.plan.facts.registers - taken) * ROOM)
         reader = evolve(reader, room=room)
@@ -275,9 +248,9 @@ class _ProductBuilder:
         first = deque(islice(loaded, 1))
         registers = max(1, reader.fresh(chain(*first[0])))
         first.extend(islice(loaded, max(0, min(room // registers, MOST_AHEAD) - 1)))
-        return _Ahead(reader, first)
+        return Ahead(reader, first)
 
-    def _loaded_before(self, epilogue: Epilogue) -> _Ahead | None:
+    def _loaded_before(self, epilogue: Epilogue) -> Ahead | None:
         """Load the inputs of the tile's first pieces before the loop over K: as many as its registers leave room for.
 
         Lanes that another role brings tiles load nothing in the loop, and wait for memory behind it: with a sum as
@@ -295,7 +268,7 @@ class _ProductBuilder:
                 break
             loaded.append(epilogue.load(reader, piece.layout))
             room -= reader.fresh(chain(*loaded[-1]))
-        return _Ahead(reader, loaded) if loaded else None
+        return Ahead(reader, loaded) if loaded else None
 
     def _store(self, result: View, row: Index, results: _Results, start: Start) -> None:
         """Store, or add atomically, values that begin at a place within the tile."""

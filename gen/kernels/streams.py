@@ -137,14 +137,17 @@ def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int
     return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
 
+#: dequantisation of an input by tiles of so many rows and elements along K
+OfTiles = Callable[[tuple[int, int]], Dequantisation | None]
+
+
 @frozen
 class Move:
     """A copy of a tensor to another layout and type of elements, from one view as (rows, K[, product]) to another."""
 
     source: View
     target: View
-    #: dequantises tiles of so many rows and elements along K; None: elements are only converted
-    dequantisation: Callable[[tuple[int, int]], Dequantisation | None] | None = None
+    dequantisation: OfTiles | None = None  #: None: elements are only converted
 
     def mapping(self, side: int) -> WorkgroupMapping:
         """Return the workgroups, each of which copies a square of `side` elements."""
