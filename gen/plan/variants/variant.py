@@ -115,8 +115,7 @@ class Offer:
 
         One that would take packed elements of another type has an offer of its own.
         """
-        as_packed = not (self.packed and self.converts) or not self.types(atom)
-        return atom.packed == self.form.packed and as_packed
+        return atom.packed == self.form.packed and not (self.converts and self.types(atom))
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
