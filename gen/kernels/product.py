@@ -259,6 +259,7 @@ class _ProductBuilder:
         """
         if not (self.ring and epilogue.reads) or self.plan.subgroup_reduction:
             return None
+        self._name_subgroup()
         pieces = self._cut([mma.d for mma in self.mmas], epilogue)
         room, reader, loaded = registers_left(self.plan) - KEPT_FREE, self._reader(), deque[tuple[Loaded, ...]]()
         operands = sum(len(step.operands) for step in epilogue.steps)
@@ -317,8 +318,7 @@ class _ProductBuilder:
         k, types = self.k, [mma.acc_type for mma in self.mmas]
         # Variables in this order: their numbers decide the order of operands in a sum.
         totals = [k.var("acc_total", t) for t in types]
-        if not k.has_subgroup:
-            k.name_subgroup("wave")
+        self._name_subgroup()
         kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
         products = tuple(k.var("acc_next", t) for t in types)
         begin, end = self._blocks(kb)
@@ -332,6 +332,11 @@ class _ProductBuilder:
         state = carried, inits, block(*body), (*products, *next_elements.values()), (*totals, *last_elements)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
+
+    def _name_subgroup(self) -> None:
+        """Name the subgroup's number, unless it has a name."""
+        if not self.k.has_subgroup:
+            self.k.name_subgroup("wave")
 
     def _blocks(self, like: Expr) -> tuple[Expr, Expr]:
         """Return the first block of K of this slice or share, and the one after its last."""

@@ -368,6 +368,10 @@ READING = {
         "--dt=f16:f16:f32 --attr-post-ops=sum+add:f32:per_tensor --wtag=ba 150x192:192x264",
         "tile=128x256x64 waves=2x4 mma=256x64x16 slots=3 copy=tensor",
     ),
+    "scales of columns alone": (
+        "--dt=f16 --attr-scales=wei:per_oc:f32+dst:common:f32 --attr-post-ops=mul:f32:per_oc --wtag=ba 36x64:64x40",
+        "tile=64x64x64 waves=1x4 mma=64x64x16 slots=3 copy=tensor",
+    ),
     "several tiles of a workgroup": (
         "--dt=f16 --attr-post-ops=mul:f16:per_tensor+relu --wtag=ba 300x192:192x136",
         f"{RING} map=persist:2",
