@@ -76,7 +76,12 @@ def kind_of(elem: Type) -> str:
 
 def braces(registers: Sequence[str]) -> str:
     """Return one register, or several as a vector operand."""
-    return registers[0] if len(registers) == 1 else "{" + ", ".join(registers) + "}"
+    return registers[0] if len(registers) == 1 else vector_of(registers)
+
+
+def vector_of(registers: Sequence[str]) -> str:
+    """Return registers as a vector operand, which one register may be, too."""
+    return "{" + ", ".join(registers) + "}"
 
 
 def at(register: str, offset: int) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from convgen.backends.machine.selection import comment
-from convgen.backends.nvidia.ptx import at, map_parameter
+from convgen.backends.nvidia.ptx import at, map_parameter, vector_of
 from convgen.ir import stmt as st
 from convgen.ir.expr import Const, Expr, const
 from convgen.ir.layout.memory import Shared
@@ -64,12 +64,12 @@ def acquire(select: Selector, s: st.AcquireSlot) -> None:
 def load(select: Selector, s: st.TensorLoad) -> None:
     """Start one bulk copy, by one lane."""
     to = _slot(select, s.tile, s.slot, s.tile.slot_bytes, s.place)
-    coords = ", ".join(select.scalar(e) for e in s.coords)
+    coords = vector_of([select.scalar(e) for e in s.coords])
     name = _COPY.format(rank=len(s.coords), mode=_MODES[s.tensor.kind])
-    operands = f"[{to}], [{select.maps[s.tensor]}, {{{coords}}}], [{_barrier(select, s.ring, s.slot)}]"
+    operands = f"[{to}], [{select.maps[s.tensor]}, {coords}], [{_barrier(select, s.ring, s.slot)}]"
     if s.offsets:
-        halves = (select.out.op("cvt.u16.u32", select.scalar(e), kind="h") for e in s.offsets)
-        operands += f", {{{', '.join(halves)}}}"
+        halves = [select.out.op("cvt.u16.u32", select.scalar(e), kind="h") for e in s.offsets]
+        operands += f", {vector_of(halves)}"
     select.out.emit(f"@{select.first_lane} {name} {operands}", comment(s))
 
 

@@ -277,21 +277,12 @@ FACTS: dict[str, TargetFacts] = {
         ),
         _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350), rates=Rates(16, 1, 64)),
         _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350), rates=Rates(16, 1, 64, f8=16)),
-        _facts(
-            "sm_90",
-            shared=227 << 10,
-            units=132,
-            warps=16,
-            caches=_caches(50, 2300),
-            rates=Rates(7, 1, 2, f8=12, mma_f64=((16, 16), (8, 8))),
-        ),
-        _facts(
-            "sm_90a",
-            shared=227 << 10,
-            units=132,
-            warps=16,
-            caches=_caches(50, 2300),
-            rates=Rates(7, 1, 2, 12, 4.2, ((16, 16), (8, 8))),
+        *(
+            _facts(name, shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=rates)
+            for name, rates in (
+                ("sm_90", Rates(7, 1, 2, f8=12, mma_f64=((16, 16), (8, 8)))),
+                ("sm_90a", Rates(7, 1, 2, f8=12, wgmma=4.2, mma_f64=((16, 16), (8, 8)))),
+            )
         ),
         _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750), rates=Rates(32, 1, 64, f8=32)),
     )

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any, TypeGuard
 
 from convgen.backends.nvidia import element_ops, packed
-from convgen.backends.nvidia.ptx import KINDS, Writer, kind_of
+from convgen.backends.nvidia.ptx import KINDS, Writer, kind_of, vector_of
 from convgen.backends.nvidia.tables import BF16_SUMS, ROWS, MmaRow, WgmmaRow
 from convgen.backends.nvidia.warpgroups import InFlight
 from convgen.ir import expr as x
@@ -322,7 +322,7 @@ class Values(ABC):
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`; one register has braces, too."""
-        result, first, second, total = (f"{{{', '.join(words)}}}" for words in (after, b, a, before))
+        result, first, second, total = map(vector_of, (after, b, a, before))
         self.out.emit(f"{mnemonic} {result}, {first}, {second}, {total}")
 
     def _by_lanes(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
