@@ -129,9 +129,9 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     """Yield the offer with packed inputs, if its product is the only one.
 
     The packed inputs are weights that lanes would load in less than a word and, together with them or alone, the image
-    of a variant that packs images; or all inputs that no copy without registers brings; or, of a product
-    of matrices, all inputs that are converted or dequantised. Images are packed only where addresses are flat: a
-    surface's bounds check reads padding as zeros without a mask.
+    of a variant that packs images; or all inputs that no copy without registers brings; or, of a product of matrices,
+    all inputs that are converted or dequantised. Images are packed only where addresses are flat: a surface's bounds
+    check reads padding as zeros without a mask.
     """
     if offer.form.launches > 1 or offer.form.merged:
         return

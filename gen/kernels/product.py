@@ -254,8 +254,7 @@ class _ProductBuilder:
         """Load the inputs of the tile's first pieces before the loop over K: as many as its registers leave room for.
 
         Lanes that another role brings tiles load nothing in the loop, and wait for memory behind it: with a sum as
-        post-op, a 3x3 layer of 256 channels, 14x14, takes .96 of the time on an H200, and one of 1x1
-        with swish .88.
+        post-op, a 3x3 layer of 256 channels, 14x14, takes .96 of the time on an H200, and one of 1x1 with swish .88.
         """
         if not (self.ring and epilogue.reads) or self.plan.subgroup_reduction:
             return None

@@ -21,10 +21,11 @@ from convgen.epilogue.steps import (
     ZeroPadding,
 )
 from convgen.ir.error import Unsupported
-from convgen.ir.layout.memory import TensorDim, View
+from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
+from convgen.plan.blocks import Index
 from convgen.plan.contraction import GATE, Product
 from convgen.problem import post_ops
 from convgen.problem import scales as problem_scales
@@ -187,28 +188,30 @@ def grouped_sides(problem: Problem) -> tuple[int, int]:
     if not sizes:
         return 1, 1
     result = views.products(problem, 1, views.must_reorder(problem))[0].result
-    is_along_n = 0 in axes_of(result, _last(problem, result))
+    *_, last = _coordinates_and_masks(problem, result)[0]
+    is_along_n = 0 in axes_of(result, last)
     return (1, sizes[0]) if is_along_n else (sizes[0], 1)
 
 
 def _computed(problem: Problem, product: Product, scale: problem_scales.Scale) -> Iterator[Step]:
     """Yield the step that computes the scales of the result; elements past its edge are zeros before that."""
-    result, to, last = product.result, product.result.memory.elem, _last(problem, product.result)
+    result, to = product.result, product.result.memory.elem
+    (*before, last), masks = _coordinates_and_masks(problem, result)
     *outer, size = problem.size("dst")
     group = scale.groups[-1]
     if size % group:
-        *before, _ = result.index[: len(problem.outputs[0].dims)]
         whole = evolve(last, size=size + -size % group)
         yield ZeroPadding(evolve(result, index=(*before, whole)), (*outer, size))
     kind = MxScale if scale.dtype == "e8m0" else FpScale
-    masks = result.index[len(problem.outputs[0].dims) :]  # rows of other groups have their own scales
+    # Rows of other groups have their own scales.
     scales = views.zero_outside(views.view_over_result(problem, product, scale.name), masks)
     yield kind(scales, result, last, group, to)
 
 
-def _last(problem: Problem, result: View) -> TensorDim:
-    """Return the coordinate of the last dim of a result's tensor; those behind it are masks."""
-    return result.index[len(problem.outputs[0].dims) - 1]
+def _coordinates_and_masks(problem: Problem, result: View) -> tuple[Index, Index]:
+    """Return the coordinates of the dims of a result's tensor, and the masks that stand behind them."""
+    rank = len(problem.outputs[0].dims)
+    return result.index[:rank], result.index[rank:]
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
