@@ -149,6 +149,9 @@ class TargetFacts:
     transposed_reads: SharedPhases | None = None
     #: Loops carry the fragments of their next iteration; False if the assembler schedules reads by itself.
     carried_fragments: bool = True
+    #: Loops of direct copies compute the slot of an iteration; False if they repeat their body for each slot, so that
+    #: slots are constants.
+    computed_slots: bool = False
     #: Timing of reads of four matrices with rows of 16 bytes (`stmt.MatrixRead`); None if the target has none.
     matrix_reads: SharedPhases | None = None
     #: subgroups (2k and 2k + 1 for two) that share an instruction pointer: a branch condition must have one value in

@@ -53,6 +53,10 @@ class For(Stmt):
 
     `carried` are bound to `inits` at first and to `yields` after each iteration; `results` take the final values and
     are visible after the loop. `label` names the loop in text and for passes.
+
+    The body of a `circular` loop names the slots of shared tiles, where they have several, relative to the iteration:
+    slot r of an iteration (`Site.slot`) is slot r - 1 of the next one, modulo the slots of the tile, and slot r of the
+    tile in the first iteration.
     """
 
     var: Var
@@ -64,6 +68,7 @@ class For(Stmt):
     yields: tuple[Expr, ...]
     results: tuple[Var, ...]
     label: str
+    circular: bool
 
     def infer(self) -> None:
         check_name(self.label, "loop")

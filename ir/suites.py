@@ -86,7 +86,9 @@ class Suites:
             raise UserError(f"loop {name} carries {', '.join(carried)} and yields nothing")
         names, results = (tuple(vs.values()) for vs in (loop._carried, loop._results))
         bounds = x.lift(begin, index), x.lift(end, index)
-        self.add(s.For(index, *bounds, names, tuple(carried.values()), s.block(*body), loop.values, results, name))
+        self.add(
+            s.For(index, *bounds, names, tuple(carried.values()), s.block(*body), loop.values, results, name, False)
+        )
 
     @contextmanager
     def when(self, cond: Expr) -> Iterator[None]:

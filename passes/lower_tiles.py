@@ -341,8 +341,12 @@ class _Lowering(Mutator):
         return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base, start, reads=reads)
 
     def _slot_site(self, s: Any) -> st.Site:
-        """Return a new site with the accessed slot; -1 in an overlay, whose slots are not those of its region."""
-        slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else -1
+        """Return a new site with the accessed slot; -1 in an overlay, whose slots are not those of its region.
+
+        Where a variable has the slot, the site may know it relative to the iteration.
+        """
+        slot = s.slot.bits if isinstance(s.slot, Const) else s.site.slot
+        slot = slot if s.tile.region == s.tile.name else -1
         return self.cloner.slot_site(s.site, slot, private=s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:

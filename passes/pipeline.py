@@ -35,6 +35,7 @@ from convgen.passes.place_lets import place_lets
 from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
 from convgen.passes.rotate_fragments import rotate_fragments
+from convgen.passes.rotate_reads import rotate_reads
 from convgen.passes.share_addresses import share_addresses
 from convgen.passes.share_lanes import share_lanes
 from convgen.passes.share_loads import share_loads
@@ -72,11 +73,12 @@ def _pass(name: str, level: str, kind: str, run: Callable[[Kernel], Kernel]) -> 
 
 PASSES: tuple[Pass, ...] = (
     Pass("exchange", "tile", LOWERING, exchange),
-    _pass("buffer_shared", "tile", LOWERING, buffer_shared),
+    Pass("buffer_shared", "tile", LOWERING, buffer_shared),
     Pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
     Pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
     _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
+    Pass("rotate_reads", "message", OPTIMISING, rotate_reads),
     Pass("split_roles", "message", LOWERING, split_roles),
     Pass("legalize_messages", "message", LOWERING, legalize_messages),
     _pass("split_chains", "message", OPTIMISING, split_chains),

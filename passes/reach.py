@@ -22,6 +22,15 @@ class Access(NamedTuple):
         same = self.tile.region == other.tile.region and (self.write or other.write)
         return same and (self.slot is None or other.slot is None or self.slot == other.slot)
 
+    def shifted(self, by: int) -> Access:
+        """Return the access as another iteration of a circular loop names it: `by` is what it adds to slots."""
+        slots = self.tile.slots
+        return self if self.slot is None or slots == 1 else self._replace(slot=(self.slot + by) % slots)
+
+    def anywhere(self) -> Access:
+        """Return the access as code outside a circular loop sees it: to any slot if there are several."""
+        return self if self.tile.slots == 1 else self._replace(slot=None)
+
 
 class Accesses(dict[Stmt, frozenset[Access]]):
     """The accesses of statements to tiles that other subgroups may access, too; or, `of_subgroup`, to all tiles."""
@@ -48,6 +57,7 @@ class Reach:
 
     def __init__(self, forward: bool, accesses: Mapping[Stmt, frozenset[Access]]) -> None:
         self.accesses = accesses
+        self.forward = forward
         self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
         self.at: dict[Barrier, frozenset[Access]] = {}
 
@@ -67,11 +77,21 @@ class Reach:
             case If(_, then, other):
                 return self.walk(then, seen) | self.walk(other, seen)
             case For():
-                once = self.walk(s.body, seen)
-                again = once if once <= seen else self.walk(s.body, seen | once)
-                # The loop may not run at all, or an exit may leave it.
-                inside = list(statements(s.body))
-                if any(isinstance(n, ExitIf) for n in inside):
-                    again = again.union(*(self.accesses[n] for n in inside))
-                return seen | once | again
+                return self._loop(s, seen)
         return seen | self.accesses[s]
+
+    def _loop(self, s: For, seen: frozenset[Access]) -> frozenset[Access]:
+        """Return the accesses since the last barrier behind a loop, which may not run at all."""
+        head = seen if self.forward or not s.circular else frozenset(a.anywhere() for a in seen)
+        end = self.walk(s.body, head)
+        while not (next_head := self._next_iteration(s, end)) <= head:
+            head |= next_head
+            end = self.walk(s.body, head)
+        inside = list(statements(s.body))
+        if any(isinstance(n, ExitIf) for n in inside):
+            end = end.union(*(self.accesses[n] for n in inside))
+        return seen | (frozenset(a.anywhere() for a in end) if self.forward and s.circular else end)
+
+    def _next_iteration(self, s: For, end: frozenset[Access]) -> frozenset[Access]:
+        """Return accesses of an iteration as the one that the walk takes next names them."""
+        return frozenset(a.shifted(-1 if self.forward else 1) for a in end) if s.circular else end

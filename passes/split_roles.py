@@ -218,7 +218,7 @@ class _Role:
                 for holds, arm in ((cond, then), (Not(cond), other)):
                     if arm is not empty:
                         once = For(
-                            var("once"), const(0), Select(holds, const(1), const(0)), (), (), arm, (), (), "once"
+                            var("once"), const(0), Select(holds, const(1), const(0)), (), (), arm, (), (), "once", False
                         )
                         threaded, uses = self._loop(once, uses) if _has_copies(arm) else (If(holds, arm, empty), uses)
                         out.append(threaded)

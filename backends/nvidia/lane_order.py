@@ -8,7 +8,7 @@ Lane 0 alone releases a ring's slot, so a barrier of the warp must order the loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from convgen.backends.nvidia.statement_flow import Flow
 from convgen.ir.mutate import statements
@@ -37,6 +37,9 @@ class _AccessesSince(Flow[Since]):
 
     def merged(self, a: Since, b: Since) -> Since:
         return a | b
+
+    def renamed(self, state: Since, rename: Callable[[Access], Access]) -> Since:
+        return frozenset(map(rename, state))
 
     def step(self, s: Stmt, since: Since, /) -> Since:
         if isinstance(s, Barrier):

@@ -21,7 +21,7 @@ from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Var
 from convgen.ir.layout.memory import Global
-from convgen.ir.mutate import statements
+from convgen.ir.mutate import free_vars, statements
 from convgen.ir.program import Kernel
 from convgen.ir.types import AnyType, Type, f32, f64, s32, u32
 
@@ -51,6 +51,7 @@ class Selector(WarpgroupProducts):
         accesses = KernelAccesses(kernel)
         super().__init__(kernel, target, out, accesses)
         self.pending: dict[Var, st.SharedRead] = {}  #: postponed reads, whose value no instruction has needed yet
+        self.copying = ""  #: predicate of copies
         self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of each enclosing loop
         self.uses, self.strides = occurrences(kernel), shared_addresses(kernel)
         #: Address and bytes from lane to lane -> register with each lane's address (`_shared_base`).
@@ -101,7 +102,7 @@ class Selector(WarpgroupProducts):
         handler = _STATEMENTS.get(type(s))
         if handler is None:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
-        if not isinstance(s, _READS_MAY_PASS) or s in self.behind_warp_barriers:
+        if not (isinstance(s, _READS_MAY_PASS) or _is_predicated(s)) or s in self.behind_warp_barriers:
             self._flush()
         before = self.out.begin(s)
         if isinstance(s, (st.Let, st.FlatLoad)):
@@ -214,6 +215,7 @@ class Selector(WarpgroupProducts):
         self._await_around_loop(s)
         # ptxas 13.0 lets products begin anew (C7519) behind a loop that may not run, if their group ends there.
         self._commit()
+        self._read_in_place(s, carried)
         self._assign(carried, s.yields)
         out.emit(f"add.s32 {counter}, {counter}, 1")
         more = out.op("setp.lt.s32", counter, end, kind="p")
@@ -228,9 +230,21 @@ class Selector(WarpgroupProducts):
         for var in s.results:
             self._add_start(var)
 
+    def _read_in_place(self, s: st.For, carried: list[Words]) -> None:
+        """Emit the postponed reads that a loop carries, into the registers that carry them if nothing else reads these."""
+        read_again = {v for value in s.yields for v in free_vars(value)}
+        for v, value, registers in zip(s.carried, s.yields, carried):
+            if isinstance(value, Var) and v not in read_again:
+                self._read(value, registers)
+
     def _if(self, s: st.If) -> None:
-        """Select a branch of whole warps."""
+        """Select a branch of whole warps; a predicate where only copies depend on it."""
         out, condition = self.out, self.scalar(s.cond)
+        if _is_predicated(s):
+            self.copying = f"@{condition} "
+            self._statement(s.then)
+            self.copying = ""
+            return
         end = out.label("JOIN")
         otherwise = end if s.other is st.empty else out.label("ELSE")
         out.emit(f"@!{condition} bra.uni {otherwise}")
@@ -348,7 +362,7 @@ class Selector(WarpgroupProducts):
         size = "" if whole else f", {out.op('selp.b32', str(s.width), '0', self.scalar(s.mask))}"
         cache = "cg" if s.width == 16 else "ca"  # .cg takes 16 bytes only
         operands = f"[{at(to, self.kernel.shared_base(s.tile) + s.imm)}], [{address}], {s.width}{size}"
-        out.emit(f"cp.async.{cache}.shared.global.L2::128B {operands}", comment(s))
+        out.emit(f"{self.copying}cp.async.{cache}.shared.global.L2::128B {operands}", comment(s))
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> str:
         return at(self._shared_base(s.address, OWN), self.kernel.shared_base(s.tile) + s.imm)
@@ -371,15 +385,16 @@ class Selector(WarpgroupProducts):
         for v in list(self.pending):
             self._read(v)
 
-    def _read(self, v: Var) -> None:
+    def _read(self, v: Var, into: Words | None = None) -> None:
+        """Emit a read if it is postponed, into these registers or new ones."""
         if (s := self.pending.pop(v, None)) is not None:
             before = self.out.begin(s)
             self._await_readers(v)
-            self._emit_read(s)
+            self._emit_read(s, into or self._fresh(s.var.type))
             self.out.line = before
 
-    def _emit_read(self, s: st.SharedRead) -> None:
-        registers, address = self._fresh(s.var.type), self._shared_address(s)
+    def _emit_read(self, s: st.SharedRead, registers: Words) -> None:
+        address = self._shared_address(s)
         name = _MATRIX_READS.get(type(s)) or f"ld.shared.{self._width(s.var.type)}"
         self.out.emit(f"{name} {braces(registers)}, [{address}]", comment(s))
         self.env[s.var] = registers
@@ -416,6 +431,13 @@ def _constant_offset(e: Expr) -> tuple[Expr, int] | None:
             offset = bits - (1 << 64) if bits >> 63 else bits
             return (a, offset) if _fits(offset) else None
     return None
+
+
+def _is_predicated(s: st.Stmt) -> bool:
+    """Return whether a statement is a branch over copies, and values without side effects, alone."""
+    if not isinstance(s, st.If) or s.other is not st.empty:
+        return False
+    return all(isinstance(inner, (st.Block, st.Let, st.FlatDirectLoad)) for inner in statements(s.then))
 
 
 #: Statements that a read may be postponed behind: they change no bytes that it reads. Copies fill slots that are read

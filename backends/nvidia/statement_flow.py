@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, reduce
 from typing import Generic, TypeVar
 
@@ -55,6 +55,10 @@ class Flow(ABC, Generic[State]):
         """Return the state where two paths meet."""
 
     @abstractmethod
+    def renamed(self, state: State, rename: Callable[[Access], Access]) -> State:
+        """Return a state whose accesses have other names."""
+
+    @abstractmethod
     def step(self, s: Stmt, state: State, /) -> State:
         """Return the state behind a message or a barrier, given that before it."""
 
@@ -86,9 +90,14 @@ class Flow(ABC, Generic[State]):
         """Return the state behind a loop of any trip count: walk the body until the state at its head is stable."""
         self._exits.append([])
         end = self.walk(s.body, head)
-        while (again := self.merged(head, end)) != head:
+        while (again := self.merged(head, self._next_iteration(s, end))) != head:
             head, end = again, self.walk(s.body, again)
-        return reduce(self.merged, self._exits.pop(), self.merged(head, end))
+        behind = reduce(self.merged, self._exits.pop(), self.merged(head, end))
+        return self.renamed(behind, Access.anywhere) if s.circular else behind
+
+    def _next_iteration(self, s: For, end: State) -> State:
+        """Return the state at the end of an iteration as the next one names it."""
+        return self.renamed(end, lambda access: access.shifted(-1)) if s.circular else end
 
 
 class GroupFlow(Flow[Ages]):
@@ -105,6 +114,13 @@ class GroupFlow(Flow[Ages]):
     def merged(self, a: Ages, b: Ages) -> Ages:
         """Return the operations pending on either path; the younger age demands the stricter wait."""
         return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}
+
+    def renamed(self, state: Ages, rename: Callable[[Access], Access]) -> Ages:
+        ages: dict[Access, int] = {}
+        for access, age in state.items():
+            name = rename(access)
+            ages[name] = min(age, ages.get(name, age))
+        return ages
 
     def at_barrier(self, s: Barrier, ages: Ages) -> Ages:
         """Return the ages behind a barrier, which waits for what conflicts with the accesses ahead of the next one."""

@@ -227,6 +227,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         shared_read=_phases(16),
         matrix_reads=_phases(16),
         carried_fragments=False,
+        computed_slots=True,
         ordered_lanes=False,  # CUDA C++ Programming Guide, "Independent Thread Scheduling"
         shared_half_read=_phases(8),
         shared_write=_phases(16),

@@ -23,7 +23,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.turns import Persist
 from convgen.ir.record import fields_of, frozen
 from convgen.ir.types import Type
-from convgen.passes.buffer_shared import runs_late
+from convgen.passes.loop_trips import runs_late
 from convgen.passes.messages.direct_copies import divides_columns
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even

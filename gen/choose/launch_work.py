@@ -15,7 +15,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
-from convgen.passes.buffer_shared import runs_late
+from convgen.passes.loop_trips import runs_late
 from convgen.passes.messages.linear import WORD
 from convgen.plan.config import even_group_size, levels
 from convgen.plan.registers import KEPT_FREE, MOST_AHEAD, PIECE, ROOM, Numbers, Pipeline

@@ -329,7 +329,7 @@ class _ProductBuilder:
         last_elements = tuple(k.var(v.name, v.type) for v in tensors.values())  # not read after the loop
         carried, inits = (*acc, *tensors.values()), (*begun, *first_elements.values())
         state = carried, inits, block(*body), (*products, *next_elements.values()), (*totals, *last_elements)
-        k.add(For(kb, begin, end, *state, K_LOOP))
+        k.add(For(kb, begin, end, *state, K_LOOP, False))
         return totals
 
     def _name_subgroup(self) -> None:

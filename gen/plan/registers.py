@@ -12,7 +12,7 @@ from convgen.backends.tuning import tuning
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
 from convgen.ir.record import frozen
-from convgen.passes.buffer_shared import is_loop
+from convgen.passes.loop_trips import is_loop
 from convgen.passes.messages.linear import linearize
 
 Numbers: TypeAlias = npt.NDArray[Any]  #: integers, or floats for fractional counts

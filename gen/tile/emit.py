@@ -161,7 +161,7 @@ class _Emitter:
             yields = tuple(self._in_layout_of(last, first) for _, first, last in carried)
         self.values = before
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
-        k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop"))
+        k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop", False))
         of = self.layouts.of
         self.values |= {last: self._moved(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)}
 

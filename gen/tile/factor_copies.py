@@ -81,7 +81,7 @@ class FactorCopies:
             self._copy(load, path)
             k.barrier("publish")
             read = k.load_shared(f"{name}_frag", self.tiles[load], fragment, 0, "fragment", name)
-        k.add(For(index, const(0), const(1), (first,), (init,), block(*body), (read,), (last,), "once"))
+        k.add(For(index, const(0), const(1), (first,), (init,), block(*body), (read,), (last,), "once", False))
         return last
 
     def _with_tile(self, path: InputPath, free: list[InputPath]) -> InputPath:

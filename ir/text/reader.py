@@ -344,7 +344,8 @@ class _Reader(Lines):
         self.take(",")
         end = self.expr()
         self.take(")")
-        label = "" if self.ends or self.sees("carrying") or self.sees(":") else self.name()
+        label = "" if self.ends or any(map(self.sees, ("circular", "carrying", ":"))) else self.name()
+        circular = self.skip("circular")
         starts, inits = self._inits() if self.skip("carrying", "(") else ([], [])
         carried, results = self._bound_at(starts), self.results(starts)
         self.take(":")
@@ -360,7 +361,7 @@ class _Reader(Lines):
             self.variables[var.name] = var
         self.return_to(head)
         return self.made(
-            stmt.For, v, begin, end, carried, tuple(inits), _one(statements), yields, results, label or v.name
+            stmt.For, v, begin, end, carried, tuple(inits), _one(statements), yields, results, label or v.name, circular
         )
 
     def _inits(self) -> tuple[list[int], list[Expr]]:

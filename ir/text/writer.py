@@ -306,7 +306,8 @@ class Writer:
         head = f"for {self.counter(node.var)} in [{begin}, {end})"
         label = f" {_word(node.label)}" if node.label != node.var.name else ""
         carrying = f" carrying ({carried}) -> {self.names(node.results)}" if inits else ""
-        self.line(f"{head}{label}{carrying}:", node)
+        circular = " circular" * node.circular
+        self.line(f"{head}{label}{circular}{carrying}:", node)
         with self.suite():
             if node.body is not s.empty or not node.yields:
                 self.stmts(node.body)

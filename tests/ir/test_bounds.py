@@ -158,6 +158,7 @@ def test_variables_of_a_kernel() -> None:
             ((slot + 1) % 3, acc),
             (out, total),
             "loop",
+            False,
         ),
         stmt.Let(late, out + 1),
     )
@@ -178,7 +179,7 @@ def test_variables_of_a_kernel() -> None:
 def _in_a_loop(carried: Var, begin: Expr, after: Expr, *lets: stmt.Let) -> Mapping[Var, tuple[int, int]]:
     """The ranges of a kernel in which a value begins somewhere and is `after` in each of five iterations."""
     gy, gz, sub, i, out = (var(n) for n in ("gy", "gz", "sub", "i", "out"))
-    body = stmt.For(i, const(0), const(5), (carried,), (begin,), stmt.block(*lets), (after,), (out,), "loop")
+    body = stmt.For(i, const(0), const(5), (carried,), (begin,), stmt.block(*lets), (after,), (out,), "loop", False)
     kernel = Kernel("k", (), (4, 1, 1), 2, 64, (GX, gy, gz), sub, (), body, ())
     return {v: range for v, range in var_ranges(kernel).items() if v in (carried, out)}
 

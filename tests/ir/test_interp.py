@@ -498,7 +498,7 @@ def poisoned(use: Callable[[KernelBuilder, Expr], None]) -> KernelBuilder:
         lambda k, p: k.global_load("v", u32, k.surface(buffer(k)), 0, p * 0),
         lambda k, p: k.let("v", Uniform(p)),
         lambda k, p: k.add(stmt.If(p < 3, stmt.empty, stmt.empty)),
-        lambda k, p: k.add(stmt.For(var("i"), const(0), p, (), (), stmt.empty, (), (), "l")),
+        lambda k, p: k.add(stmt.For(var("i"), const(0), p, (), (), stmt.empty, (), (), "l", False)),
         lambda k, p: k.shared_write(k.tiles[0], LANE, p),
         lambda k, p: (
             k.shared_write(k.tiles[0], p + 1, LANE * 16),  # what is stored there stays poison

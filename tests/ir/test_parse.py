@@ -182,9 +182,11 @@ def test_expressions_of_all_forms_come_back(e: Expr) -> None:
         stmt.If(x.eq(X, 1), stmt.empty, stmt.empty),
         stmt.If(x.eq(X, 1), stmt.empty, stmt.Block((stmt.empty,))),
         stmt.If(x.eq(X, 1), stmt.Block((stmt.empty, Let(Y, X))), Let(Y, X + 1)),
-        stmt.For(X, const(0), const(4), (), (), stmt.empty, (), (), "loop"),
-        stmt.For(X, const(0), const(4), (Y,), (const(7),), stmt.empty, (Y + 1,), (Var("z", 3, s32),), "carrying"),
-        stmt.For(Var("x", 1, s64), const(0, s64), const(4, s64), (), (), Let(Y, const(1)), (), (), "x"),
+        stmt.For(X, const(0), const(4), (), (), stmt.empty, (), (), "loop", False),
+        stmt.For(
+            X, const(0), const(4), (Y,), (const(7),), stmt.empty, (Y + 1,), (Var("z", 3, s32),), "carrying", False
+        ),
+        stmt.For(Var("x", 1, s64), const(0, s64), const(4, s64), (), (), Let(Y, const(1)), (), (), "x", False),
         stmt.ExitIf(x.eq(X, 1), (X, Y)),
         stmt.Barrier(Site(-3)),
         stmt.Barrier(Site(3, "", "alone: # x", 2, True)),

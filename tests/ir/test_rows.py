@@ -42,7 +42,7 @@ def test_every_row_is_whole(cls: type[Stmt]) -> None:
 def loop() -> For:
     i, c, r = var("i"), var("c"), var("r")
     body = block(Let(var("x"), i * 2), Barrier(Site(1)))
-    return For(i, const(0), const(4), (c,), (const(7),), body, (c + i,), (r,), "loop")
+    return For(i, const(0), const(4), (c,), (const(7),), body, (c + i,), (r,), "loop", False)
 
 
 def test_what_a_loop_binds_and_evaluates_where() -> None:

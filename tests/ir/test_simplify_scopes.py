@@ -176,7 +176,7 @@ def test_loops_in_both_arms_may_carry_one_variable() -> None:
     v, n, results = k.var("v"), k.scalar("n"), (k.var("r"),)
 
     def looping(next_value: Expr) -> None:
-        k.add(For(k.var("i"), const(0), const(4), (v,), (const(0),), block(), (next_value,), results, "i"))
+        k.add(For(k.var("i"), const(0), const(4), (v,), (const(0),), block(), (next_value,), results, "i", False))
 
     with k.when(n < 3):
         looping(v & 1)

@@ -140,7 +140,7 @@ def test_both_arms_may_bind_the_same_variable() -> None:
 
 
 def loop_of(k: Room, body: stmt.Stmt, begin: object = None) -> stmt.Stmt:
-    return stmt.For(var("i"), const(0), const(4), (), (), body, (), (), "loop")
+    return stmt.For(var("i"), const(0), const(4), (), (), body, (), (), "loop", False)
 
 
 def view_of(k: Room, axes: int = 2, dim: str = "j", size: int = 8, index: int = 8) -> View:
@@ -212,9 +212,9 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     # control
     (lambda k: k.add(stmt.If(LANE < 3, stmt.empty, stmt.empty)), "cond lane < 3 differs between lanes"),
     (varying_carried, r"cond v.* < 3 differs between lanes"),
-    (lambda k: k.add(stmt.For(k.var("i"), const(0), LANE, (), (), stmt.empty, (), (), "l")), "end lane differs"),
+    (lambda k: k.add(stmt.For(k.var("i"), const(0), LANE, (), (), stmt.empty, (), (), "l", False)), "end lane differs"),
     (
-        lambda k: k.add(stmt.For(k.var("i"), const(0, s64), const(4, s64), (), (), stmt.empty, (), (), "l")),
+        lambda k: k.add(stmt.For(k.var("i"), const(0, s64), const(4, s64), (), (), stmt.empty, (), (), "l", False)),
         "of types s32, s64, s64",
     ),
     (lambda k: k.exit_if(k.n < 3), "exit_if outside a loop"),

@@ -95,7 +95,7 @@ def integer(e: Expr, values: dict[Var, Expr]) -> int:
 
 def pipelined(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     """With the fragments of the next iteration read ahead too."""
-    return rotate_fragments(buffer_shared(kernel(trips, slots, waves, stages)), get("gfx942").facts)
+    return rotate_fragments(buffer_shared(kernel(trips, slots, waves, stages), FACTS), get("gfx942").facts)
 
 
 def top(k: Kernel) -> tuple[Stmt, ...]:
@@ -104,12 +104,12 @@ def top(k: Kernel) -> tuple[Stmt, ...]:
 
 
 def staged(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
-    return buffer_shared(kernel(trips, slots, waves, stages))
+    return buffer_shared(kernel(trips, slots, waves, stages), FACTS)
 
 
 def bare(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     """Without the barriers that order nothing."""
-    return drop_barriers(buffer_shared(kernel(trips, slots, waves, stages)), FACTS)
+    return drop_barriers(buffer_shared(kernel(trips, slots, waves, stages), FACTS), FACTS)
 
 
 def trace(k: Kernel) -> list[Event]:
@@ -152,7 +152,7 @@ def test_loads_run_ahead_of_the_multiplication(trips: int, slots: int, stages: i
 def test_only_what_the_first_product_needs_is_read_before_the_next_copies(slots: int) -> None:
     """The fragments of the other parts come behind them, so that fewer registers are live."""
     facts, parts = get("xehpc").facts, Config((32, 32, TILE_K), (2, 1), (16, 8, 16), slots, subtiles=2)
-    buffered = buffer_shared(tile_kernel(problem(5), parts, facts))
+    buffered = buffer_shared(tile_kernel(problem(5), parts, facts), facts)
     steps = " ".join(e.kind for e in trace(buffered)).split("barrier")
     turn = "read read store store load load read mma mma"
     assert [step.strip() for step in steps[1:-2]].count(turn) == 5 - slots
@@ -204,12 +204,12 @@ def test_fragments_are_read_one_iteration_ahead(trips: int) -> None:
 
 
 def test_a_loop_on_one_slot_cannot_read_ahead() -> None:
-    buffered = buffer_shared(kernel(6, 1, 2))
+    buffered = buffer_shared(kernel(6, 1, 2), FACTS)
     assert rotate_fragments(buffered, get("gfx942").facts) is buffered
 
 
 def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
-    buffered = buffer_shared(kernel(7, 2, 2))
+    buffered = buffer_shared(kernel(7, 2, 2), FACTS)
     assert isinstance(buffered.body, Block)
     after = buffered.body.stmts.index(next(s for s in buffered.body.stmts if isinstance(s, For))) + 1
     other = [evolve(s, slot=1 - s.slot) if isinstance(s, LoadShared) else s for s in buffered.body.stmts[after:]]
@@ -224,7 +224,7 @@ def test_no_more_taps_than_must_be_have_a_part_in_the_loads_of_a_round(slots: in
     """Of so many blocks each, as far as a power of two divides both that and a round."""
     conv = Conv.parse(f"mb1ic{TILE_K * each}ih6oc32kh7ph3", dir="FWD_D", dt="f16")
     config = Config((32, 32, TILE_K), (2, 1), (16, 16, 16), slots, stages=stages)
-    loop = next(s for s in top(buffer_shared(tile_kernel(conv, config, FACTS))) if isinstance(s, For))
+    loop = next(s for s in top(buffer_shared(tile_kernel(conv, config, FACTS), FACTS)) if isinstance(s, For))
     together = gcd(lcm(slots, stages) & -lcm(slots, stages), each)
     first = next(s for s in postorder(loop.body) if isinstance(s, LoadView))
     assert [integer(first.coords[1], {loop.var: const(n)}) // TILE_K % together for n in (0, 1)] == [0, 0]
@@ -251,13 +251,13 @@ def test_a_long_loop_stays_a_loop(slots: int, stages: int) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_sites_stay_distinct(slots: int) -> None:
-    numbers = [s.number for s in sites(buffer_shared(kernel(6, slots, 2)).body)]
+    numbers = [s.number for s in sites(buffer_shared(kernel(6, slots, 2), FACTS).body)]
     assert len(numbers) == len(set(numbers))
 
 
 def test_other_loops_stay_as_they_are() -> None:
-    buffered = buffer_shared(kernel(6, 2, 2))
-    assert buffer_shared(buffered) is buffered
+    buffered = buffer_shared(kernel(6, 2, 2), FACTS)
+    assert buffer_shared(buffered, FACTS) is buffered
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 1), (0, 2), (1, 4), (2, 6), (3, 2), (1, 14)])
@@ -269,7 +269,7 @@ def test_a_loop_of_any_length(slots: int, stages: int, begin: int, end: int) -> 
     first, last = var("first"), var("last")
     runtime = evolve(naive, body=evolve(loop, begin=first, end=last))
     values = {first: const(begin), last: const(end)}
-    found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+    found = list(run(buffer_shared(runtime, FACTS).body, dict(values), {}, {}))
     for operand in ("src_tile", "wei_tile"):
         assert [e.step for e in found if (e.kind, e.operand) == ("read", operand)] == list(range(begin, end))
     assert sum(e.kind == "mma" for e in found) == max(end - begin, 0)
@@ -283,7 +283,7 @@ def test_a_loop_of_which_one_end_is_of_whole_rounds(whole: str) -> None:
     begin, end = (first * 2, last) if whole == "begin" else (first, last * 2)
     runtime = evolve(naive, body=If(begin < end, evolve(loop, begin=begin, end=end), block()))
     values = {first: const(1), last: const(3)}
-    found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+    found = list(run(buffer_shared(runtime, FACTS).body, dict(values), {}, {}))
     wanted = list(range(2, 3)) if whole == "begin" else list(range(1, 6))
     assert [e.step for e in found if (e.kind, e.operand) == ("read", "src_tile")] == wanted
 
@@ -304,11 +304,11 @@ def test_a_loop_of_whole_rounds(slots: int, stages: int, begin: int, end: int) -
     runtime = evolve(naive, body=If(first < last, bounded, block()))
     values = {first: const(begin // each), last: const(end // each)}
     if begin == end:
-        assert not list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+        assert not list(run(buffer_shared(runtime, FACTS).body, dict(values), {}, {}))
         return
-    found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+    found = list(run(buffer_shared(runtime, FACTS).body, dict(values), {}, {}))
     constant = evolve(naive, body=evolve(loop, begin=const(begin), end=const(end)))
-    wanted = list(run(buffer_shared(constant).body, {}, {}, {}))
+    wanted = list(run(buffer_shared(constant, FACTS).body, {}, {}, {}))
     used = [e for e in found if e.kind != "load" or e.step < end]
     assert len(found) - len(used) == 2 * max(0, slots - 1 + stages - each)
     for kind in ("load", "store", "read", "mma"):
@@ -322,13 +322,13 @@ def test_a_statement_among_the_copies_is_refused() -> None:
         return evolve(s, body=block(*stmts))
 
     with pytest.raises(Unsupported, match="wanted barrier, copies, barrier, compute"):
-        buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}))
+        buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}), FACTS)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 0), (5, 5), (5, 3)])
 def test_a_loop_that_never_runs_passes_its_initial_values(begin: int, end: int) -> None:
     bounds = {"begin": const(begin), "end": const(end)}
-    made = buffer_shared(mutate(kernel(3, 2, 1), {For: lambda s: evolve(s, **bounds)}))
+    made = buffer_shared(mutate(kernel(3, 2, 1), {For: lambda s: evolve(s, **bounds)}), FACTS)
     assert not any(isinstance(s, For | LoadView | StoreShared) for s in postorder(made.body))
     assert verify(made) is made
 
@@ -338,7 +338,7 @@ def test_a_loop_of_copies_with_an_exit_is_refused() -> None:
         return evolve(s, body=block(s.body, ExitIf(eq(s.var, 1), s.carried)))
 
     with pytest.raises(Unsupported, match="and an exit, wanted one of s32 without exits"):
-        buffer_shared(mutate(kernel(3, 2, 1), {For: leaving}))
+        buffer_shared(mutate(kernel(3, 2, 1), {For: leaving}), FACTS)
 
 
 def test_a_loop_of_copies_that_counts_in_another_type_is_refused() -> None:
@@ -348,4 +348,4 @@ def test_a_loop_of_copies_that_counts_in_another_type_is_refused() -> None:
         return evolve(s, var=counter, begin=const(0, s64), end=const(3, s64), body=body)
 
     with pytest.raises(Unsupported, match="with a counter of s64, wanted one of s32"):
-        buffer_shared(mutate(kernel(3, 2, 1), {For: counting}))
+        buffer_shared(mutate(kernel(3, 2, 1), {For: counting}), FACTS)

@@ -99,7 +99,7 @@ def test_each_stage_copies_the_same(
     elem: Type, width: int, tile: tuple[int, int], matrix: tuple[int, int], swizzle: Swizzle, slots: int, subgroups: int
 ) -> None:
     naive = kernel(elem, width, tile, matrix, slots, subgroups, swizzle)
-    buffered = buffer_shared(naive)
+    buffered = buffer_shared(naive, GFX950)
     lowered = lower_tiles(buffered, GFX950)
     for stage in (naive, buffered, lowered, pipeline.run(naive, GFX950)):
         got, expected = copied(elem, stage, matrix)
@@ -111,7 +111,7 @@ def test_each_stage_copies_the_same(
 
 def test_a_slot_is_filled_in_the_iteration_before_it_is_read() -> None:
     """With three slots two blocks are on their way before the loop."""
-    body = buffer_shared(kernel(f16, 16, (32, 64), (32, 64 * 9), 3)).body
+    body = buffer_shared(kernel(f16, 16, (32, 64), (32, 64 * 9), 3), GFX950).body
     copies = [s.slot for s in postorder(body) if isinstance(s, DirectCopy)]
     assert [getattr(slot, "bits", None) for slot in copies[:5]] == [0, 1, 2, 0, 1]
 
@@ -119,7 +119,7 @@ def test_a_slot_is_filled_in_the_iteration_before_it_is_read() -> None:
 def test_offsets_of_shared_memory_stay_within_their_field() -> None:
     """Also where the tile begins beyond what an offset reaches."""
     k = kernel(f16, 16, (256, 128), (256, 384), 3)
-    lowered = lower_tiles(buffer_shared(k), GFX950)
+    lowered = lower_tiles(buffer_shared(k, GFX950), GFX950)
     reads = [s for s in postorder(lowered) if isinstance(s, SharedRead)]
     ends = {lowered.shared_base(s.tile) + s.imm for s in reads}
     assert lowered.shared_bytes > GFX950.shared_imm_max > max(ends) >= min(ends) >= 0
@@ -149,10 +149,10 @@ def test_what_does_not_go_without_registers_is_refused() -> None:
     with pytest.raises(VerifyError, match="slots of 4096 bytes, wanted multiples of 8192 without gaps"):
         verify(evolve(good, subgroups=8))
     with pytest.raises(Unsupported, match="16 bytes a lane, wanted one that gfx942 has"):
-        lower_tiles(buffer_shared(good), GFX942)
+        lower_tiles(buffer_shared(good, GFX950), GFX942)
     odd = kernel(f16, 16, (32, 64), (32, 66))
     with pytest.raises(Unsupported, match="of which 4 are contiguous in memory"):
-        lower_tiles(buffer_shared(odd), GFX950)
+        lower_tiles(buffer_shared(odd, GFX950), GFX950)
     with pytest.raises(
         VerifyError, match="into tile, whose swizzle exchanges chunks of different rows, wanted one within rows"
     ):
@@ -168,6 +168,6 @@ def test_what_does_not_go_without_registers_is_refused() -> None:
 
 
 def test_messages_are_checked() -> None:
-    lowered = lower_tiles(buffer_shared(kernel(f16, 16, (32, 64), (32, 128))), GFX950)
+    lowered = lower_tiles(buffer_shared(kernel(f16, 16, (32, 64), (32, 128)), GFX950), GFX950)
     with pytest.raises(VerifyError, match="a direct load of 16 bytes a lane to -1"):
         verify(mutate(lowered, {DirectLoad: lambda s: evolve(s, imm=-1)}))

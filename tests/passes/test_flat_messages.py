@@ -68,7 +68,7 @@ def test_features_do_not_depend_on_one_another(variant: str, data: st.DataObject
 def lowered(descriptor: str, facts: TargetFacts = XEHPC, **knobs: str) -> Kernel:
     problem = Conv.parse(descriptor, **{"dir": "FWD_D", "dt": "f16", **knobs})
     config = Config((32, 32, 32), (2, 1), (16, 8, 16))
-    return lower_tiles(buffer_shared(tile_kernel(problem, config, facts)), facts)
+    return lower_tiles(buffer_shared(tile_kernel(problem, config, facts), facts), facts)
 
 
 def masks_of(kernel: Kernel, comment: str) -> list[Expr]:

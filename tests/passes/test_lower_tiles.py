@@ -47,7 +47,7 @@ CONFIG = Config((32, 32, 32), (2, 1), (16, 16, 16))
 
 def lowered(descriptor: str, config: Config = CONFIG, **knobs: str) -> Kernel:
     problem = Conv.parse(descriptor, dir="FWD_D", **{"dt": "f16", **knobs})
-    return lower_tiles(buffer_shared(tile_kernel(problem, config, FACTS)), FACTS)
+    return lower_tiles(buffer_shared(tile_kernel(problem, config, FACTS), FACTS), FACTS)
 
 
 def load_bytes(kernel: Kernel, buffer: str) -> set[int]:
@@ -95,7 +95,7 @@ def test_past_the_end_of_k_offsets_are_past_the_end_of_the_buffer(descriptor: st
     problem = Conv.parse(descriptor, dir="BWD_W", dt="f16")
     config = Config((32, 32, 32), (2, 1), (16, 16, 16), taps="fused", slices=3)
     main, _ = tile_kernels(problem, config, FACTS)
-    loads = [s for s in postorder(lower_tiles(buffer_shared(main), FACTS)) if isinstance(s, GlobalLoad)]
+    loads = [s for s in postorder(lower_tiles(buffer_shared(main, FACTS), FACTS)) if isinstance(s, GlobalLoad)]
     for name in ("src", "diff_dst"):
         offsets = [load.varying for load in loads if (load.site.comment, load.site.stage) == (name, "load")]
         assert offsets

@@ -23,7 +23,7 @@ PROBLEM = Conv.parse("mb1ic7ih6oc16kh3ph1", dir="FWD_D", dt="f16")  # an element
 
 def lowered() -> Kernel:
     config = Config((32, 32, 32), (1, 1), (16, 16, 16), 1, padding="zeros")
-    return lower_tiles(buffer_shared(tile_kernel(PROBLEM, config, FACTS)), FACTS)
+    return lower_tiles(buffer_shared(tile_kernel(PROBLEM, config, FACTS), FACTS), FACTS)
 
 
 def lets(k: Kernel) -> dict[Var, object]:
@@ -51,7 +51,7 @@ def test_loops_carry_what_an_instruction_takes_though_several_messages_bring_it(
     """Of fp8 a lane gives 32 bytes to an instruction, twice what a message brings."""
     problem, facts = Conv.parse("mb1ic512ih5oc32kh1", dir="FWD_D", dt="f8_e4m3"), get("gfx950").facts
     config = Config((32, 32, 64), (1, 1), (32, 32, 64), 2)
-    tile = rotate_fragments(buffer_shared(tile_kernel(problem, config, facts)), get("gfx942").facts)
+    tile = rotate_fragments(buffer_shared(tile_kernel(problem, config, facts), facts), get("gfx942").facts)
     loops = [s for s in postorder(resolve_packs(lower_tiles(tile, facts))) if isinstance(s, For)]
     wide = [c.name for c in loops[0].carried if c.type is vector(f8_e4m3, 32)]
     assert [name.partition("_")[0] for name in wide] == ["wei", "src"]

@@ -87,7 +87,7 @@ SHAPES = [(f16, 2, 8), (f16, 4, 4), (f16, 8, 2), (f16, 4, 2), (f32, 2, 4), (f32,
 @pytest.mark.parametrize(("trips", "slots"), [(1, 1), (3, 1), (4, 2), (5, 3)])
 def test_each_stage_writes_the_same(elem: Type, run: int, chunk: int, trips: int, slots: int) -> None:
     naive = kernel(elem, run, chunk, trips, slots)
-    buffered = buffer_shared(naive)
+    buffered = buffer_shared(naive, FACTS)
     assert not any(isinstance(s, Copy) for s in postorder(buffered))
     stores = [s for s in postorder(buffered) if isinstance(s, StoreShared)]
     assert stores
@@ -103,7 +103,7 @@ def test_each_stage_writes_the_same(elem: Type, run: int, chunk: int, trips: int
 @pytest.mark.parametrize("run", [2, 4])
 def test_bits_are_flipped_on_the_way(run: int) -> None:
     naive = kernel(u8, run, 4, 3, 2, flip=0x80)
-    for stage in (naive, buffer_shared(naive), pipeline.run(naive, FACTS)):
+    for stage in (naive, buffer_shared(naive, FACTS), pipeline.run(naive, FACTS)):
         got, expected = transposed(u8, stage, COLS * 3)
         assert np.array_equal(got.view(np.int8), expected.astype(np.int16) - 128)
 
@@ -118,11 +118,11 @@ def test_what_is_loaded_as_stored_is_not_shuffled() -> None:
         return Copy(c.tile, c.slot, c.view, c.coords, c.layout, c.layout, c.site, c.flip, c.stages)
 
     k = mutate(kernel(f16, 4, 4, 3, 2), {Copy: straight})
-    assert not any(isinstance(n, Shuffle) for n in postorder(buffer_shared(k)))
+    assert not any(isinstance(n, Shuffle) for n in postorder(buffer_shared(k, FACTS)))
 
 
 def test_runs_of_one_row_move_nothing() -> None:
-    lowered = lower_tiles(buffer_shared(kernel(f16, 1, 8, 3, 2)), FACTS)
+    lowered = lower_tiles(buffer_shared(kernel(f16, 1, 8, 3, 2), FACTS), FACTS)
     assert not any(isinstance(n, Shuffle) for n in postorder(lowered))
 
 

@@ -94,7 +94,7 @@ def test_a_counter_keeps_its_type() -> None:
     counter = k.var("i", u32)
     with k.suite() as body:
         k.let("next", counter + 1)
-    k.add(For(counter, const(1, u32), const(3, u32), (), (), block(*body), (), (), "i"))
+    k.add(For(counter, const(1, u32), const(3, u32), (), (), block(*body), (), (), "i", False))
     assert statements(unroll(k.done())) == ["next.1: u32 = 1_u32 + 1", "next.2: u32 = 2_u32 + 1"]
 
 

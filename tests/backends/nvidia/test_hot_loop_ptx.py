@@ -28,13 +28,16 @@ def names(lines: list[str]) -> Counter[str]:
 
 
 def test_a_large_product_computes_no_address_twice() -> None:
-    """One address of either input goes on, and what goes on is moved; the others are immediate offsets."""
+    """One address of either input goes on, and the slot; these are moved, and other copies take immediate offsets."""
     lines = loop("--dt=f16 4096x4096:4096x4096")
     count = names(lines)
     assert count["mma"] >= 128
-    assert set(count) == {"mma", "ldmatrix", "cp", "bar", "add", "mov", "setp", "bra"}
-    assert count["add"] == 3
-    assert count["mov"] == 2
+    assert set(count) == {"mma", "ldmatrix", "cp", "bar", "add", "mul", "mov", "setp", "selp", "bra"}
+    assert sum(each.startswith("add.u64") for each in lines) == 2
+    assert count["mov"] == 3
+    copies = [each for each in lines if "cp.async" in each and "group" not in each]
+    assert all(each.startswith("@%p") for each in copies)  # a predicate says whether a block is left
+    assert len({re.sub(r"[+-]\d+\]", "]", each.split("[")[2].split(",")[0]) for each in copies}) == 2
     sums = re.compile(r"mma\S+ (\{[^}]*\}), \{[^}]*\}, \{[^}]*\}, (\{[^}]*\})")
     assert all(found[1] == found[2] for each in lines if (found := sums.match(each)))
 
