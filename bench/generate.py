@@ -1,4 +1,4 @@
-"""Measure the cost of generating a kernel: by stage when warm, and whole commands when cold.
+"""Measure the cost of generating a kernel: by stage when warm, on several targets, and whole commands when cold.
 
 With PYTHON, a Python that has Triton, also the cost of each case of `whole.py` from problem to object, beside Triton's
 kernel for it (`triton_kernels.py`): processor seconds, best of two turns of three runs of warm compilers.
@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
+from time import process_time
 
 import whole
 from lib.figures import Figure, best, main
@@ -29,6 +30,7 @@ LAYERS = {
     "res5a 1x1": "mb1ic512ih7oc2048oh7kh1ph0",
 }
 TRITON = Path(__file__).with_name("triton_kernels.py")
+TARGETS = ("gfx942", "sm_90", "sm_90a", "xehpc")  #: the first is what the others are compared with
 OF_TRITON = 0.3  #: of Triton's time, at most
 WARM = 0.08  #: seconds of Python that a typical kernel may take
 PEER = "import numpy"
@@ -47,6 +49,27 @@ def stages(descriptor: str) -> dict[str, float]:
         problem = Conv.parse(descriptor, dir="FWD_D", dt="f16")
         runs.append(dict(driver.compile(driver.build(problem)).stages))
     return min(runs[1:], key=lambda run: sum(run.values()))
+
+
+def by_target() -> Iterator[Figure]:
+    """Python's seconds from problem to object, the geometric mean of the cases; `ptxas` and `iga64` are told apart."""
+    seconds: dict[str, list[float]] = {target: [] for target in TARGETS}
+    for case in whole.CASES:
+        rounds = [[_python_seconds(case, target) for target in TARGETS] for _ in range(4)]  # by turns
+        for target, each in zip(TARGETS, zip(*rounds[1:])):
+            seconds[target].append(min(each))
+    first, *others = TARGETS
+    base = geometric_mean(seconds[first])
+    yield Figure(f"{first}: Python, mean of {len(whole.CASES)} kernels", base * 1e3, "ms")
+    for target in others:
+        mean = geometric_mean(seconds[target])
+        yield Figure(f"{target}: Python, mean of these kernels", mean * 1e3, "ms", first, mean / base, 1.0)
+
+
+def _python_seconds(case: whole.Case, target: str) -> float:
+    start = process_time()
+    driver.compile(driver.build(case.problem, target))
+    return process_time() - start
 
 
 def beside_triton(python: Path, target: str = "gfx942") -> Iterator[Figure]:
@@ -83,6 +106,7 @@ def measure(triton: Path | None) -> Iterator[Figure]:
     for stage in next(iter(layers.values())):
         seconds = sum(found.get(stage, 0.0) for found in layers.values()) / len(layers)
         yield Figure(f"  {stage}, mean of the layers", seconds * 1e3, "ms", PEER, seconds / numpy)
+    yield from by_target()
     help_text = cold([*CONVGEN, "--help"])
     yield Figure("convgen --help, cold", help_text * 1e3, "ms", PEER, help_text / numpy, 1.3)
     with tempfile.TemporaryDirectory() as folder:

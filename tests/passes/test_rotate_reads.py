@@ -8,6 +8,7 @@ from itertools import takewhile
 import pytest
 
 import convgen as cg
+from convgen.driver import Build
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, MatrixRead, stmts_of
@@ -18,11 +19,11 @@ from convgen.run import verdict
 CONFIG = "tile=16x8x64 waves=1x1 mma=8x16x16 copy=direct"
 
 
-def build(k: int, slots: int, target: str = "sm_80") -> cg.Build:
+def build(k: int, slots: int, target: str = "sm_80") -> Build:
     return cg.build(parse_problem(f"--dt=f16 8x{k}:{k}x16"), target=target, config=f"{CONFIG} slots={slots}")
 
 
-def lowered(program: cg.Build) -> Kernel:
+def lowered(program: Build) -> Kernel:
     return pipeline.run(program.ir.kernels[0], program.target.facts)
 
 
