@@ -9,8 +9,10 @@ offsets sums stay: constants become immediates, and the other terms of an addres
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
+from itertools import chain
 
 from convgen.ir.expr import Add, Const, Expr, Mul, Var
 from convgen.ir.facts import TargetFacts
@@ -33,14 +35,10 @@ class _Orderer(Mutator):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.kernel = kernel
-        self.uses: dict[Node, int] = {}
-        self.others: set[Node] = set()  # operands with a user that does not add a constant
-        for node in postorder(kernel.body):
-            children = node.children()
-            for c in children:
-                self.uses[c] = self.uses.get(c, 0) + 1
-            if not (isinstance(node, Add) and isinstance(node.b, Const)):
-                self.others.update(children)
+        operands = [(node, node.children()) for node in postorder(kernel.body)]
+        self.uses = Counter(chain.from_iterable(children for _, children in operands))
+        apart = (children for node, children in operands if not (type(node) is Add and type(node.b) is Const))
+        self.others = set(chain.from_iterable(apart))  # operands with a user that does not add a constant
         self.depths: dict[Node, int] = {}  # nesting depth of the block in which an expression's variables are bound
         self._note_binders(kernel.body, 0)
 

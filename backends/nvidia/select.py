@@ -231,7 +231,7 @@ class Selector(WarpgroupProducts):
             self._add_start(var)
 
     def _read_in_place(self, s: st.For, carried: list[Words]) -> None:
-        """Emit the postponed reads that a loop carries into the registers that carry them, if nothing else reads these."""
+        """Emit the postponed reads that a loop carries into the registers that carry them, if nothing reads these."""
         read_again = {v for value in s.yields for v in free_vars(value)}
         for v, value, registers in zip(s.carried, s.yields, carried):
             if isinstance(value, Var) and v not in read_again:
