@@ -272,10 +272,9 @@ def _none_is_set(pack: Sequence[Bits]) -> Expr:
     if len(pack) == 1:
         return eq(pack[0].word & _TOP >> pack[0].place, 0)
     begins = list(accumulate((bits.count for bits in pack), initial=0))
-    words = (bits.word & const(_word(range(bits.count)), u32) for bits in pack)
-    placed = (word >> begin if begin else word for word, begin in zip(words, begins))
-    asked = (const(_word([begin]), u32) >> bits.place for bits, begin in zip(pack, begins))
-    return eq(reduce(or_, placed) & reduce(or_, asked), 0)
+    words = ((bits.word & ~(ONES >> const(bits.count, u32))) >> begin for bits, begin in zip(pack, begins))
+    asked = ((_TOP >> begin) >> bits.place for bits, begin in zip(pack, begins))
+    return eq(reduce(or_, words) & reduce(or_, asked), 0)
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:
