@@ -286,10 +286,11 @@ class Launch:
     def slowest(self) -> Numbers:
         """Return the clocks from one block to the next where only loads or prefetches are awaited.
 
-        The pipeline keeps loads of `Staging.awaited` blocks in flight. Where the scheduler hoists loads, all loads of
-        straight-line blocks are issued ahead.
+        The pipeline keeps loads of `Staging.awaited` blocks in flight. Lanes that copy do so behind the barrier of a
+        block, when the products of the block before have left its slot; a ring's slot is filled once it is free. Where
+        the scheduler hoists loads, all loads of straight-line blocks are issued ahead.
         """
-        ahead = self.configs.of_stagings["awaited"] - self.runs_late
+        ahead = self.configs.of_stagings["awaited"] - (self.runs_late & ~self.in_ring)
         between_blocks = self.tuned.latency_of_blocks / np.maximum(ahead, 1) + self._waits
         hoists = self.core.reorders and self.tuned.hoists_loads
         return np.where(self.loops | (not hoists), between_blocks, 0.0)
