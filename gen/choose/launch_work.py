@@ -22,7 +22,8 @@ from convgen.plan.registers import KEPT_FREE, MOST_AHEAD, PIECE, ROOM, Numbers, 
 from convgen.plan.variants.variant import Offer
 
 _SCRATCH = 2048  #: bytes of a subgroup for the exchange of a piece of its result; 1 to 1.75 KB where it is needed
-_OVERLAP = 3  #: exponent of the norm in which clocks of units and of memory add up (`bench/fit_chooser.py`)
+_USUAL_SLOTS = 4  #: slots up to which `Tuning.exposed` holds; with more, proportionally less is exposed
+_OVERLAP = 8  #: exponent of the norm in which clocks of units and of memory add up (`bench/fit_chooser.py`)
 _ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
 #: share of the issue clocks of code outside of loops that counts in a launch's time; the fit to MIOpen's f16 kernels on
 #: an MI300X has .40 (`around` in `gen/profile/constants.json`)
@@ -319,7 +320,8 @@ class Launch:
         tuned, work = self.tuned, self.work
         # If a SIMD has two waves of a workgroup, one hides half of the other's exposed clocks.
         hides = self.offer.variants[0].trims or tuned.subgroups_overlap
-        exposed = np.where(self.in_ring, tuned.ring_exposed / np.maximum(1, self.slots), tuned.exposed)
+        by_lanes = tuned.exposed * np.minimum(1.0, _USUAL_SLOTS / np.maximum(1, self.slots))
+        exposed = np.where(self.in_ring, tuned.ring_exposed / np.maximum(1, self.slots), by_lanes)
         exposed = exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
         block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + self.loading + work.issue)
         return block

@@ -23,6 +23,7 @@ MOST_SEEN = 1024  #: candidates that are examined, those of ruled-out kinds incl
 MOST_PLANS = 128  #: plans that do not fit; each takes about 10 ms
 #: plans with equal `_words_of_loads` and paths into shared memory that do not fit, after which the rest is ruled out
 MOST_ALIKE = 32
+MOST_OF_PATH = 64  #: as `MOST_ALIKE`, with any instruction
 MOST_KERNELS = 6  #: kernels that the back end refuses; each takes as long as one that it accepts
 #: refused kernels after which the back end must accept the next one by any means, such as keeping the order as written
 AT_ANY_COST = 3
@@ -53,6 +54,7 @@ class Search:
         self.register_refusals = 0  #: kernels that were refused for want of registers
         self.ruled_out_loads: set[tuple[object, ...]] = set()  #: see `_words_of_loads`
         self.alike: Counter[tuple[object, ...]] = Counter()  #: plans that do not fit, by `_words_of_loads` and `copy`
+        self.of_path: Counter[tuple[object, ...]] = Counter()  #: as `alike`, with any instruction
         #: by `_words_of_k`: the least sums of an instruction with which configs with these words are ruled out
         self.ruled_out_sums: dict[tuple[str, str], int] = {}
         self.retries: list[Candidate] = []  #: candidates to try before the next one of the ranking
@@ -72,9 +74,11 @@ class Search:
                 plan = make_plan(self.problem, candidate.config, self.facts)
             except DoesNotFit as error:
                 self.plans, self.last_refusal = self.plans + 1, error
-                self.alike[_words_of_loads(candidate.config), candidate.config.copy] += 1
+                words = _words_of_loads(candidate.config)
+                self.alike[words, candidate.config.copy] += 1
+                self.of_path[words[1:], candidate.config.copy] += 1
                 if error.short_of:  # a refusal that applies to these words, whatever the tile
-                    self.ruled_out_loads.add(_words_of_loads(candidate.config))
+                    self.ruled_out_loads.add(words)
                 self.refused(candidate, error)
                 continue
             if candidate.score < inf and (why := self._too_large(plan)):
@@ -134,6 +138,8 @@ class Search:
         words = _words_of_loads(config)
         if words in self.ruled_out_loads or self.alike[words, config.copy] >= MOST_ALIKE:
             return True
+        if self.of_path[words[1:], config.copy] >= MOST_OF_PATH:
+            return True
         return _sums(config) >= self.ruled_out_sums.get(_words_of_k(config), inf)
 
     def _too_large(self, plan: Plan) -> str:
@@ -148,7 +154,7 @@ class Search:
 
 
 def _words_of_loads(config: Config) -> tuple[object, ...]:
-    """Return the words of a config that decide which elements lanes load, whatever the tile."""
+    """Return the words of a config that decide which elements lanes load, whatever the tile; the first is `mma`."""
     return config.mma, config.taps, config.packed, config.reorder, config.phases, config.grids, config.types
 
 
