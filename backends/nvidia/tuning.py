@@ -98,9 +98,9 @@ _HOPPER = evolve(
     hidden=0.57,
     hidden_by_issue=0.51,
     tile=1770,
-    launch=2000,
+    launch=2500,
     result_rate=160,
-    stream_rate=7,
+    stream_rate=9,
     unit_rate=53,
     # Gradients of weights, 128 images of 56x56, 64 and 256 channels: a tile of 64x256 in 132 slices took 1.22
     # of the best time, and was ranked first.
