@@ -182,8 +182,8 @@ class Rates:
     f64: int  #: clocks; of `fma.rn.f64`
     f8: int = 0  #: clocks; of m16n8k32 with 8-bit floats; 0 where there is none
     wgmma: float = 0  #: clocks of an SM; of 8 columns of m64nNk16 with f16, or of as many bytes; 0 where there is none
-    #: rows of `mma.sync` with f64 -> clocks of that with four columns of K; none where it is no faster than `fma`. On an
-    #: H200, 8 rows take as long as 16: products of 2048x2048x2048 547 and 286 us
+    #: rows of `mma.sync` with f64 -> clocks of that with four columns of K; none where it is no faster than `fma`. On
+    #: an H200, 8 rows take as long as 16: products of 2048x2048x2048 547 and 286 us
     mma_f64: tuple[tuple[int, int], ...] = ()
 
 
