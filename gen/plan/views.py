@@ -398,8 +398,11 @@ def without_padding(problem: Problem, result: View) -> View:
     """Return a view of the result whose stores and atomic additions leave out the padding of blocks.
 
     A sum in padding is not zero where zeros are multiplied by an infinity or a NaN, or where u8 is multiplied as s8.
+    A plain layout has no padding, and its view may have joined dims.
     """
     dims = problem.outputs[0].dims
+    if problem.outputs[0].layout.is_plain:
+        return result
     masks = result.index[len(dims) :]  # coordinates of `zero_outside`
     index = (evolve(t, size=n, masked=True) if t.size > n else t for t, n in zip(result.index, dims))
     layout = evolve(result.layout, dims=(*dims, *result.layout.dims[len(dims) :]))
