@@ -75,8 +75,13 @@ def products(
 def _of_groups_at_once(product: Product, joined_groups: int) -> Product:
     """Return a product of several groups whose result between different ones is not stored.
 
-    Its factors read the channels of all groups as one dim where these are neighbours in memory.
+    Its factors read the channels of all groups as one dim where these are neighbours in memory. DoesNotFit where blocks
+    of the result have padding behind the last group: no product of two equal groups stores it.
     """
+    pieces = dict(product.cuts.sizes).get(directions.OF_OUTPUTS, (joined_groups,))
+    if prod(pieces) != joined_groups:
+        given = f"groups={joined_groups}: blocks of {prod(pieces)} groups in {product.result.memory.name}"
+        raise DoesNotFit(f"{given}, wanted blocks without padding")
     of_n, of_m = (
         _with_one_dim(_with_one_dim(v, directions.OF_OUTPUTS), directions.OF_INPUTS)
         for v in (product.of_n, product.of_m)
