@@ -51,7 +51,7 @@ IN_KERNELS = (
     ("tile.full(v, 0)", "given the shape a block (v), wanted a tuple of sizes, at full"),
     (
         "tile.full(np.zeros((99, 9)), 0)",
-        "given the shape array([[0., 0., 0., 0., 0., 0., 0., 0., 0.], [0., 0., 0.,..., wanted a tuple of sizes, at full",
+        "given the shape array([[0., 0., 0., 0., 0., 0., 0., 0., 0.], [0., 0., 0.,..., wanted a tuple of sizes, at full",  # noqa: E501
     ),
     ("tile.full((v, 8), 0)", "given a block size a block (v), wanted a number, at full"),
     (
