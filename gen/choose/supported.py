@@ -84,7 +84,7 @@ def _check_types(problem: Problem, facts: TargetFacts) -> None:
 
 
 def _check_zeros(problem: Problem) -> None:
-    """Refuse factors without a zero where lanes read zeros beside elements of the other: padding, rows without number."""
+    """Refuse factors without a zero where lanes read zeros for padding, or for rows without a number."""
     for spec in (spec for spec in problem.factors if not has_zero(scalar(spec.dtype))):
         given = f"given {spec.name} of {spec.dtype}, which has no zero,"
         if isinstance(problem, Conv):

@@ -140,14 +140,15 @@ def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[
 def divided(given: Range, by: npt.NDArray[Any]) -> Range:
     """Multiply by the reciprocal of numbers rounded to f32.
 
-    Those of a tensor have an error of one ulp unless they are powers of two, and denormal ones may count as zeros.
+    Those of a tensor have an error of one ulp, unless they are powers of two, zeros or infinities, and denormal ones may
+    count as zeros.
     """
     with np.errstate(all="ignore"):
         scale = _floats(by)
         factor = np.float32(1) / scale
         if by.ndim == 0:
             return _with(np.multiply, given, factor)
-        exact = np.abs(np.frexp(factor)[0]) == 0.5
+        exact = (np.abs(np.frexp(factor)[0]) == 0.5) | (factor == 0) | ~np.isfinite(factor)
         ends = [np.where(exact, factor, np.nextafter(factor, np.float32(end))) for end in (-np.inf, np.inf)]
         ends = [factor] if np.all(exact) else ends
         ends += [*_flushed([factor]), *(np.float32(1) / each for each in _flushed([scale]))]

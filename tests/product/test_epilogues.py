@@ -195,6 +195,13 @@ def test_denormal_scales_and_reciprocals_may_count_as_zeros(scale: float, also_r
     assert (found.least[1] == 0) == (also_right == 0)
 
 
+def test_infinite_results_and_scales_make_nan() -> None:
+    found = divided(Range.of([np.array([np.inf, 2], np.float32)]), np.array([np.inf, np.inf], np.float32))
+    assert found.nan.tolist() == [True, False]
+    assert np.isnan(found.least[0])
+    assert (found.least[1], found.most[1]) == (0, 0)
+
+
 def test_beyond_a_type_without_infinities_a_range_holds_numbers_and_nan() -> None:
     ends = [np.array(values, np.float32) for values in ([400, 440, -600, 600], [440, 600, 600, 700])]
     narrow = scalar("f8_e4m3")
