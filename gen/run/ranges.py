@@ -140,7 +140,7 @@ def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[
 def divided(given: Range, by: npt.NDArray[Any]) -> Range:
     """Multiply by the reciprocal of numbers rounded to f32.
 
-    Those of a tensor have an error of one ulp, unless they are powers of two, zeros or infinities, and denormal ones may
+    Those of a tensor have an error of one ulp, unless they are powers of two, zeros or infinities. Denormal ones may
     count as zeros.
     """
     with np.errstate(all="ignore"):
