@@ -196,6 +196,12 @@ def has_nan(t: Type) -> bool:
 
 
 @cache
+def has_zero(t: Type) -> bool:
+    """Return whether an element whose bits are 0 is the number 0: of a type with a numpy type, e8m0 has none."""
+    return not np.zeros(1, np.uint64).view(t.numpy)[:1].astype(np.float64).any()
+
+
+@cache
 def _limits(t: Type) -> Any:
     import ml_dtypes
 

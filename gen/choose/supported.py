@@ -14,7 +14,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import MOST_ALONG_Y_OR_Z
 from convgen.ir.layout.memory import MOST_BYTES, View
 from convgen.ir.record import evolve
-from convgen.ir.types import SCALARS, s8, scalar, u8
+from convgen.ir.types import SCALARS, has_zero, s8, scalar, u8
 from convgen.passes.messages.packed_views import bytes_of, check_whole_bytes
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
@@ -49,9 +49,12 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     _check_nibbles(problem)
     dequantise.check(problem)
     _check_types(problem, facts)
+    _check_zeros(problem)
     _check_runtime(problem)
     _check_groups(problem, facts)
     views.must_reorder(problem)  # raises where no kernel can write the result
+    if not views.covers_result(problem):
+        views.untouched(problem)  # raises where no kernel can write the rest of it
     _check_grid(problem, facts)
 
 
@@ -78,6 +81,16 @@ def _check_types(problem: Problem, facts: TargetFacts) -> None:
             f"{output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
+
+
+def _check_zeros(problem: Problem) -> None:
+    """Refuse factors without a zero where lanes read zeros for padding, or for rows without a number."""
+    for spec in (spec for spec in problem.factors if not has_zero(scalar(spec.dtype))):
+        given = f"given {spec.name} of {spec.dtype}, which has no zero,"
+        if isinstance(problem, Conv):
+            raise Unsupported(f"{given} of a convolution, wanted a matrix product, or another type", rule="types")
+        if spec.name == "src" and problem.routing and problem.routing.gather:
+            raise Unsupported(f"{given} by {problem.routing.gather}, wanted another type", rule="routing")
 
 
 def _with_outputs(problem: Problem) -> Problem:

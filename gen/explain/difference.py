@@ -278,7 +278,8 @@ class Difference:
                 yield f"Both are bound by {self.a.bound}: {words.bound(self.a.bound)}."
         if self.a.launch and self.b.launch:
             of_a, of_b = self.a.launch.causes, self.b.launch.causes
-            apart = {cause: abs(of_b[cause] - us) for cause, us in of_a.items() if not _is_alike(us, of_b[cause])}
+            shared = {cause: (us, of_b[cause]) for cause, us in of_a.items() if cause in of_b}  # families have own ones
+            apart = {cause: abs(b - a) for cause, (a, b) in shared.items() if not _is_alike(a, b)}
             if apart:
                 cause = max(apart, key=lambda name: apart[name])
                 yield f"Alone, {cause} would take {of_a[cause]:.2f} us in A and {of_b[cause]:.2f} us in B."

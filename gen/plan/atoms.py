@@ -92,7 +92,7 @@ def packed_type(elem: Type, to: Type) -> Type:
 def read_types(problem: Problem, config: Config, atom: MmaAtom) -> tuple[Type, Type]:
     """Return the types in which a product by an instruction reads N's and M's input."""
     stored = views.factor_types(problem)
-    if not config.packs_converted:
+    if not config.packs_converted or not views.products(problem, 1, views.must_reorder(problem)):
         return stored
     n, m = (
         packed_type(elem, to) if view.memory.name in config.packed else elem

@@ -120,16 +120,16 @@ def _piece(name: str, number: int) -> str:
 def _in_pieces(t: TensorDim, known: Mapping[str, tuple[int, ...]], size: int) -> TensorDim:
     """Return a coordinate by the pieces of its dims, masked where the pieces reach beyond the tensor's `size`."""
     terms: list[tuple[str, int]] = []
-    reach, is_split = 1 + t.const, False
+    low, high, is_split = t.const, t.const, False  # of windows that are read backwards, pieces reach below 0
     for name, coef in t.terms:
         if name not in known:
             terms.append((name, coef))
             continue
         steps = accumulate(known[name], mul, initial=coef)
         terms += [(_piece(name, n), step) for n, step in zip(range(len(known[name])), steps)]
-        reach += coef * (prod(known[name]) - 1)
-        is_split = True
-    return TensorDim(size, tuple(terms), t.const, t.masked or (is_split and reach > size))
+        span = coef * (prod(known[name]) - 1)
+        low, high, is_split = low + min(0, span), high + max(0, span), True
+    return TensorDim(size, tuple(terms), t.const, t.masked or (is_split and not 0 <= low <= high < size))
 
 
 _RULE = "blocked-layout"

@@ -290,7 +290,7 @@ class Contraction:
 
     def _ordered(self, block: int) -> Product:
         m, n = (
-            in_order(dims, *((factor, self.result) if self._leads(factor) else (self.result, factor)))
+            in_order(dims, *((factor, self.result) if self._leads(factor, dims) else (self.result, factor)))
             for dims, factor in ((self.m, self.of_m), (self.n, self.of_n))
         )
         k = self._k_in_order
@@ -300,9 +300,12 @@ class Contraction:
         views = self.of_n.view(n, k, *batch), self.of_m.view(m, k, *batch), self.result.view(n, m, *batch)
         return Product(*views, self.role, self.cuts, origin=self.origin)
 
-    def _leads(self, factor: Tensor) -> bool:
-        """Return whether memory of a factor, not of the result, decides the order of M or N: also of one reordered."""
-        return self.by_factors or factor.spec.name.endswith(REORDERED)
+    def _leads(self, factor: Tensor, dims: tuple[Dim, ...]) -> bool:
+        """Return whether memory of a factor, not of the result, decides the order of M or N: also of one reordered.
+
+        Gate and up of a column are neighbours whatever the factor has, so that a tile has both.
+        """
+        return self.by_factors or (factor.spec.name.endswith(REORDERED) and GATE not in [d.name for d in dims])
 
 
 def in_order(dims: tuple[Dim, ...], first: Tensor, second: Tensor) -> tuple[Dim, ...]:

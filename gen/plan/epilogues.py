@@ -81,8 +81,18 @@ def _check_scales(problem: Problem) -> None:
         given = f"given the scale {scale}"
         if isinstance(problem, Conv) and _is_grouped(problem, scale):
             raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
+        if isinstance(problem, Conv) and _is_along_windows(problem, scale):
+            given = f"{given} that differs along positions or taps"
+            raise Unsupported(f"{given}, wanted one along images or channels", rule="scales-k")
         if scale.value is None and views.is_along_k(problem, scale.name, scale.role):
             raise Unsupported(f"{given} that differs along dims that are summed, wanted another mask", rule="scales-k")
+
+
+def _is_along_windows(problem: Conv, scale: problem_scales.Scale) -> bool:
+    """Whether the scale of src or weights differs along an axis over which windows move."""
+    if scale.value is not None or scale.role == "dst":
+        return False
+    return any(size > 1 for size in problem.tensor(scale.name).dims[-len(problem.spatial) :])
 
 
 def _check_zero_points(problem: Problem) -> None:

@@ -367,7 +367,7 @@ def _packings(
     def packing(side: int, view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        if side == 1 and product.gathered:
+        if product.gathered and view.memory.name == "src":
             raise DoesNotFit(f"packed={view.memory.name}: its rows have numbers, wanted rows one after another")
         elem, dequantises = view.memory.elem, False
         if atom and config.packs_converted:

@@ -85,6 +85,8 @@ def _of_groups(problem: Problem, config: Config) -> Iterator[str]:
     divided = f"slices={config.slices} map={config.map}"
     if grouping.dim == "k" and (config.slices > 1 or config.map.shares or config.map.flip):
         yield f"{divided}: groups of terms want one slice, in the order of K"
+    if grouping.dim == "k" and config.packed:
+        yield f"packed={'+'.join(config.packed)}: groups of terms begin anywhere in a row of K"
     if grouping.dim == "m" and (config.slices > 1 or config.map.shares) and config.sum != "last":
         yield f"{divided} sum={config.sum}: slices of groups of rows want sum=last"
     if isinstance(config.mma, LanePart):

@@ -75,8 +75,13 @@ def products(
 def _of_groups_at_once(product: Product, joined_groups: int) -> Product:
     """Return a product of several groups whose result between different ones is not stored.
 
-    Its factors read the channels of all groups as one dim where these are neighbours in memory.
+    Its factors read the channels of all groups as one dim where these are neighbours in memory. DoesNotFit where blocks
+    of the result have padding behind the last group: no product of two equal groups stores it.
     """
+    pieces = dict(product.cuts.sizes).get(directions.OF_OUTPUTS, (joined_groups,))
+    if prod(pieces) != joined_groups:
+        given = f"groups={joined_groups}: blocks of {prod(pieces)} groups in {product.result.memory.name}"
+        raise DoesNotFit(f"{given}, wanted blocks without padding")
     of_n, of_m = (
         _with_one_dim(_with_one_dim(v, directions.OF_OUTPUTS), directions.OF_INPUTS)
         for v in (product.of_n, product.of_m)
@@ -398,8 +403,11 @@ def without_padding(problem: Problem, result: View) -> View:
     """Return a view of the result whose stores and atomic additions leave out the padding of blocks.
 
     A sum in padding is not zero where zeros are multiplied by an infinity or a NaN, or where u8 is multiplied as s8.
+    A plain layout has no padding, and its view may have joined dims.
     """
     dims = problem.outputs[0].dims
+    if problem.outputs[0].layout.is_plain:
+        return result
     masks = result.index[len(dims) :]  # coordinates of `zero_outside`
     index = (evolve(t, size=n, masked=True) if t.size > n else t for t, n in zip(result.index, dims))
     layout = evolve(result.layout, dims=(*dims, *result.layout.dims[len(dims) :]))

@@ -8,7 +8,7 @@ negative), NaN is right as well as the numbers of the other points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,14 +138,21 @@ def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[
 
 
 def divided(given: Range, by: npt.NDArray[Any]) -> Range:
-    """Multiply by the reciprocal of numbers rounded to f32, with an error of one ulp unless they are powers of two."""
+    """Multiply by the reciprocal of numbers rounded to f32.
+
+    Those of a tensor have an error of one ulp, unless they are powers of two, zeros or infinities. Denormal ones may
+    count as zeros.
+    """
     with np.errstate(all="ignore"):
-        factor = np.float32(1) / _floats(by)
-        exact = np.abs(np.frexp(factor)[0]) == 0.5
-        if by.ndim == 0 or np.all(exact):
+        scale = _floats(by)
+        factor = np.float32(1) / scale
+        if by.ndim == 0:
             return _with(np.multiply, given, factor)
+        exact = (np.abs(np.frexp(factor)[0]) == 0.5) | (factor == 0) | ~np.isfinite(factor)
         ends = [np.where(exact, factor, np.nextafter(factor, np.float32(end))) for end in (-np.inf, np.inf)]
-        return Range.of([point * factor for point in given.points() for factor in ends])
+        ends = [factor] if np.all(exact) else ends
+        ends += [*_flushed([factor]), *(np.float32(1) / each for each in _flushed([scale]))]
+        return Range.of([point * each for point in given.points() for each in ends])
 
 
 def shifted(given: Range, by: npt.NDArray[Any]) -> Range:
@@ -215,8 +222,17 @@ def _applied(op: Eltwise, given: Range) -> Range:
     if accuracy.of(op).is_exact:
         result = Range.of([np.asarray(accuracy.value(op, point), np.float32) for point in points])
         return result if given.is_one else _outwards(result)
-    exact = Range.of([accuracy.value(op, point.astype(np.float64)) for point in points])
+    exact = Range.of([accuracy.value(op, point.astype(np.float64)) for point in (*points, *_flushed(points))])
     return _outwards(Range(exact.least - _off(op, exact.least), exact.most + _off(op, exact.most), exact.nan))
+
+
+def _flushed(points: Sequence[_Any]) -> Iterator[_Any]:
+    """Yield the points that have denormal numbers, with zeros of their signs in place of these (docs/ir.md, Floats)."""
+    for point in points:
+        size = np.abs(point)
+        is_denormal = (size > 0) & (size < _LEAST)
+        if is_denormal.any():
+            yield np.where(is_denormal, np.copysign(point.dtype.type(0), point), point)
 
 
 def _off(op: Eltwise, value: _Any) -> _Any:

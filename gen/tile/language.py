@@ -15,7 +15,15 @@ from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import lower_bound, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
-from convgen.tile.argument_checks import check_ends, check_inside, check_offsets, check_shape, expect
+from convgen.tile.argument_checks import (
+    check_ends,
+    check_inside,
+    check_offsets,
+    check_sequence,
+    check_shape,
+    described,
+    expect,
+)
 from convgen.tile.tiles import Index, Tensor, Tile, elem_of, sized
 from convgen.tile.trace import (
     REDUCTIONS,
@@ -53,7 +61,7 @@ def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "r
     if trace.grid is not None:
         raise UserError("given a second grid, wanted one a kernel")
     if not isinstance(over, Tensor | Sequence):
-        raise UserError(f"given {over!r}, wanted a tensor or a tuple of sizes, at grid")
+        raise UserError(f"given {described(over)}, wanted a tensor or a tuple of sizes, at grid")
     sizes = over.shape if isinstance(over, Tensor) else tuple(over)
     block = check_shape("grid", shape)
     if len(block) != len(sizes) or any(lower_bound(size) < 1 for size in sizes):
@@ -82,6 +90,7 @@ def init_tile(
     if not tensor.strides:
         raise UserError(f"given the blocked layout {tensor.tag}, wanted a plain one, at init_tile of {tensor.name}")
     rank, at = len(tensor.shape), check_offsets("init_tile", offsets)
+    check_sequence("init_tile", "shape", shape)
     kept = tuple(n for n, size in enumerate(shape) if size is not None)
     block = check_shape("init_tile", [shape[n] for n in kept])
     if len(at) != rank or len(shape) != rank or not kept:
@@ -130,12 +139,13 @@ def load_scalar(tensor: Tensor, at: Sequence[Index], most: int) -> Expr:
     An element outside [0, most] becomes the nearer of the two, and so does 0 outside the tensor. The kernel must not
     store to the tensor. Raises UserError for another type, another number of offsets, or a negative `most`.
     """
+    expect("load_scalar", tensor, Tensor, "load_scalar(tensor, at, most)")
     tile = init_tile(tensor, at, (1,) * len(tensor.shape))
     check_inside("load_scalar", tile)
     if tensor.elem is not scalar("s32"):
         raise UserError(f"given {tensor.dtype}, wanted s32, at load_scalar of {tensor.name}")
     if not isinstance(most, int) or not 0 <= most < _MOST_SCALAR:
-        raise UserError(f"given most={most!r}, wanted a number from 0 below {_MOST_SCALAR}, at load_scalar")
+        raise UserError(f"given most={described(most)}, wanted a number from 0 below {_MOST_SCALAR}, at load_scalar")
     return record("load_scalar", ScalarLoad(current("load_scalar").var("loaded"), tile, most)).var
 
 
@@ -210,7 +220,7 @@ def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     """Return a block filled with one value. Raises UserError unless the value is a number."""
     block = check_shape("full", shape)
     if not isinstance(value, int | float):
-        raise UserError(f"given the value {value!r}, wanted a number, at full")
+        raise UserError(f"given the value {described(value)}, wanted a number, at full")
     return record("full", Full(shape=block, elem=elem_of(dtype, "full"), value=value))
 
 
@@ -218,7 +228,7 @@ def positions(shape: Sequence[int], axis: int) -> Value:
     """Return a block of s32 with each element's position along an axis. Raises UserError for another axis."""
     block = check_shape("positions", shape)
     if axis not in range(len(block)):
-        raise UserError(f"given the axis {axis!r}, wanted one of {sized(block)}, at positions")
+        raise UserError(f"given the axis {described(axis)}, wanted one of {sized(block)}, at positions")
     return record("positions", Positions(shape=block, elem=scalar("s32"), axis=axis))
 
 
@@ -255,7 +265,7 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
     expect("reduce", value, Value, 'reduce("sum", block, axis)')
     if kind not in list(REDUCTIONS) or axis not in range(len(value.shape)):
         wanted = f"one of {', '.join(REDUCTIONS)} along an axis of {sized(value.shape)}"
-        raise UserError(f"given reduce {kind!r} along {axis!r}, wanted {wanted}")
+        raise UserError(f"given reduce {kind!r} along {described(axis)}, wanted {wanted}")
     is_number = value.elem.is_float and not value.elem.is_storage
     if not (value.elem.is_int or (is_number and kind not in ("and", "or"))):
         raise UserError(f"given {value.elem}, wanted numbers, and integers for and and or, at reduce {kind}")
@@ -355,7 +365,9 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     trace = current("range")
     for bound in (begin, end):
         if not isinstance(bound, int | Expr):
-            raise UserError(f"given the bound {bound!r}, wanted integers, or scalars of the kernel, at tile.range")
+            raise UserError(
+                f"given the bound {described(bound)}, wanted integers, or scalars of the kernel, at tile.range"
+            )
     if not isinstance(step, int):
         raise UserError(f"given the step {step}, wanted an integer, at tile.range")
     known = isinstance(begin, int) and isinstance(end, int)

@@ -95,6 +95,17 @@ def test_across_makers_and_targets_loops_are_compared(sides: tuple[Subject, Subj
     assert xe.b.loop is not None
 
 
+def test_causes_that_one_family_has_alone_are_not_compared() -> None:
+    """LDS is a cause on AMD, the vector unit one on NVIDIA."""
+    sides = [of_problem(cg.Matmul.parse("64x64:64x64", dt="f16"), target) for target in ("gfx942", "sm_80")]
+    for pair in (sides, sides[::-1]):
+        found = Difference.of(*pair)
+        assert found.a.launch
+        assert found.b.launch
+        assert {*found.a.launch.causes} != {*found.b.launch.causes}
+        assert any(text.startswith("Alone, launch would take") for text in found.sentences())
+
+
 def test_a_loop_that_is_not_executed_is_none() -> None:
     layer = cg.Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16")
     unrolled = of_problem(layer, "gfx942")  # its only loops are those that make sums again

@@ -63,6 +63,10 @@ def test_names_are_distinct_and_benchdnns() -> None:
         scalar("f4_e3m0")
 
 
+def test_scales_alone_have_no_zero() -> None:
+    assert [x.name for x in t.SCALARS.values() if not t.has_zero(x)] == ["e8m0"]
+
+
 def test_pointers_know_their_memory() -> None:
     wide, narrow = POINTERS
     assert (wide.bits, narrow.bits, str(narrow)) == (64, 32, "f16*shared")

@@ -137,6 +137,18 @@ def test_layouts_in_blocks(direction: str, target: str) -> None:
     assert verdict.run(code, seed=3).passed
 
 
+@pytest.mark.parametrize("line", [
+    "--deconv --dir=FWD_D --dt=f16 --stag=abcD2d mb2_ic4oc16_ih1oh3kh3ph0_iw1ow1kw1sw2pw0",
+    "--dir=BWD_D --dt=f16 --dtag=abcD2d mb2_ic16oc4_ih3oh1kh3ph0_iw1ow1kw1sw2pw0",
+])  # fmt: skip
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_taps_in_the_padding_of_blocks_are_not_loaded(target: str, line: str) -> None:
+    """Along the blocks of one position taps run backwards, so that those in padding lie before the first weight."""
+    outcome = verdict.run(cg.compile(cg.build(parse_problem(line), target)), seed=3)
+    assert not outcome.findings, outcome.findings[0]
+    assert outcome.passed
+
+
 @pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
 def test_images_of_a_number_that_a_launch_tells(target: str) -> None:
     problem, code = compiled("--deconv --dt=f16:f16:f32 --runtime_dims_masks=1 mb5ic16ih5oc32kh3sh1ph1", target)

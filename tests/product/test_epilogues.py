@@ -13,7 +13,7 @@ from convgen.ir.types import scalar
 from convgen.problem import eltwise, post_ops
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import accuracy, reference, verdict
-from convgen.run.ranges import Range, chained, converted
+from convgen.run.ranges import Range, chained, converted, divided
 
 pytestmark = pytest.mark.in_turn(6)
 
@@ -173,6 +173,33 @@ def test_numbers_and_nan_are_right_of_what_may_be_below_zero(last: str) -> None:
         assert found.least[0] <= one <= found.most[0]
     assert found.nan.tolist() == [last in ("log", "sqrt", "pow:1:0.5"), last in ("log", "sqrt", "pow:1:0.5")]
     assert np.isnan(found.least).tolist() == [False, found.nan[1]]
+
+
+@pytest.mark.parametrize("op", ["log", "sqrt", "pow:1:-1", "elu:1"])
+def test_denormals_may_count_as_zeros_to_approximate_functions(op: str) -> None:
+    """As on hardware that flushes them (docs/ir.md, "Floats"); exact functions keep them."""
+    values = np.array([1e-40, -1e-40, 2**-149, 1], np.float32)
+    found = chained(post_ops.read(op), Range.of([values]), _nothing)
+    with np.errstate(all="ignore"):
+        for each in (values, np.where(values == 1, values, np.copysign(np.float32(0), values))):
+            right = chained(post_ops.read(op), Range.of([each]), _nothing)
+            assert np.all((found.least <= right.least) & (right.most <= found.most) | right.nan & found.nan)
+    assert chained(post_ops.read("abs"), Range.of([values]), _nothing).least.tolist() == np.abs(values).tolist()
+
+
+@pytest.mark.parametrize(("scale", "also_right"), [(2.0**-127, np.nan), (3e38, 0.0), (0.75, None)])
+def test_denormal_scales_and_reciprocals_may_count_as_zeros(scale: float, also_right: float | None) -> None:
+    found = divided(Range.of([np.array([0, 1], np.float32)]), np.array([scale, scale], np.float32))
+    assert found.least[1] <= np.float32(1) / np.float32(scale) <= found.most[1]
+    assert found.nan.tolist() == [also_right is not None and np.isnan(also_right), False]
+    assert (found.least[1] == 0) == (also_right == 0)
+
+
+def test_infinite_results_and_scales_make_nan() -> None:
+    found = divided(Range.of([np.array([np.inf, 2], np.float32)]), np.array([np.inf, np.inf], np.float32))
+    assert found.nan.tolist() == [True, False]
+    assert np.isnan(found.least[0])
+    assert (found.least[1], found.most[1]) == (0, 0)
 
 
 def test_beyond_a_type_without_infinities_a_range_holds_numbers_and_nan() -> None:

@@ -140,6 +140,13 @@ def test_blocks_of_weights_may_hold_columns_of_the_gate_and_of_up(target: str, o
     check(f"--dt=f16 --wtag=aB{block}b --attr-post-ops=glu:{order}:relu 9x24:24x64", target)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_a_tile_has_gate_and_up_where_an_earlier_launch_unpacks_the_weights(target: str, order: str) -> None:
+    """In memory 20 columns lie between a gate and its up, more than a tile may have."""
+    check(f"--dt=f16:f6_e3m2:f16 --attr-post-ops=glu:{order}:linear:2:1 4x64:64x40", target)
+
+
 CONFIGS = [
     ("gfx942", "tile=32x32x64 waves=2x1 mma=16x16x16 slots=3 stages=3"),
     ("gfx942", "tile=64x32x32 waves=1x1 mma=32x32x8 slots=2 subtiles=2"),

@@ -158,6 +158,7 @@ def test_the_chooser_takes_as_many_groups_as_fill_an_instruction() -> None:
     ("--dt=f16 8x8:8x8", "groups=2", "groups=2: wanted weight gradients of known sizes"),
     (LINE.format(tag="axb"), "groups=4 phases=columns", "phases=columns: wanted backward data"),
     ("--dir=BWD_D --dt=f16 mb2g12ic48oc96ih8oh4kh3ph1sh2", "groups=4 phases=columns", "groups=4: wanted weight grad"),
+    ("--dir=BWD_W --dt=f16 --wtag=Abcde8a g4mb1ic8oc16ih5kh1", "groups=4", "groups=4: blocks of 8 groups in diff_wei"),
 ])  # fmt: skip
 def test_refused_groups(line: str, words: str, message: str) -> None:
     with pytest.raises(cg.UserError, match=message):

@@ -366,6 +366,32 @@ def test_rows_that_have_numbers_are_not_packed() -> None:
     assert right(problem, "sm_90a", driver.build(problem, "sm_90a").config)
 
 
+@pytest.mark.parametrize("dtag", ["ab", "ba"])
+def test_only_the_factor_whose_rows_have_numbers_is_not_packed(dtag: str) -> None:
+    """With columns of dst contiguous, the rows by number are those of N."""
+    problem = parse_problem(f"--dt=f16 --dtag={dtag} --grouped=0:2:9+7 --routing=gather:8:2 16x32:2x32x24")
+    config = "tile=32x32x16 waves=1x1 mma=16x16x16 slots=2"
+    with pytest.raises(UserError, match="packed=src: its rows have numbers"):
+        driver.build(problem, "gfx942", f"{config} packed=src")
+    assert right(problem, "gfx942", f"{config} packed=wei")
+
+
+@pytest.mark.parametrize("name", ["src", "wei"])
+def test_terms_in_groups_are_not_packed(name: str) -> None:
+    problem = parse_problem("--dt=f16 --grouped=1:2:9+7 24x16:16x8")
+    with pytest.raises(UserError, match=f"packed={name}: groups of terms"):
+        driver.build(problem, "gfx942", f"tile=32x32x16 waves=1x1 mma=16x16x16 slots=2 packed={name}")
+
+
+@pytest.mark.parametrize(("line", "packed"), [
+    ("--deconv --dir=FWD_B --dt=f16 mb1_ic8oc4_ih2oh1kh1sh3ph1", "wei"),
+    ("--dir=BWD_W --dt=f16 mb0_ic3oc2_ih3kh1", "diff_dst"),
+])  # fmt: skip
+def test_nothing_is_packed_where_no_result_has_terms(line: str, packed: str) -> None:
+    problem = parse_problem(line)
+    assert right(problem, "gfx942", f"tile=32x32x16 waves=1x1 mma=16x16x16 slots=1 packed={packed}")
+
+
 @pytest.mark.parametrize("dt", ["f16:s4:f16", "f16:s8:f16", "f16:f8_e4m3:f16"])
 def test_weights_of_many_rows_are_converted_before_the_product(dt: str) -> None:
     def chosen(rows: int) -> Config:

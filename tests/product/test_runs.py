@@ -77,6 +77,19 @@ def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | 
     assert groups is not None or outcome.checked == sum(sizes)
 
 
+@pytest.mark.parametrize(("target", "config"), [
+    ("gfx942", "tile=32x32x16 waves=1x2 mma=16x16x4 slots=2 taps=runs slices=3 sum=atomic"),
+    ("xehpc", "tile=32x32x16 waves=2x2 mma=16x16x1 slots=2 taps=runs slices=3 sum=atomic"),
+    ("gfx942", None),
+])  # fmt: skip
+@pytest.mark.parametrize("shape", ["mb40ic1oc8ih6kh3ph1", "mb9ic3oc8ih8kh3ph1"])
+def test_slices_add_gradients_to_weights_of_which_a_run_is_one_dim(shape: str, target: str, config: str | None) -> None:
+    problem = Conv.parse(shape, dir="BWD_W", dt="f32", **LAST)
+    outcome = verdict.run(driver.compile(driver.build(problem, target, config)))
+    assert outcome.passed, (outcome.first, outcome.findings)
+    assert outcome.checked
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("ways", ["slots=1", "slots=3 stages=3"])
 def test_the_last_run_of_a_row_is_moved_back_over_where_its_block_begins(ways: str, target: str) -> None:

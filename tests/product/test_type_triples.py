@@ -136,7 +136,7 @@ def stated(triple: Triple, target: str, driver: str) -> bool:
     """Whether the table has a combination."""
     (src, wei, dst), rows = triple, table()
     factors, (any_two, results) = {src, wei}, rows["f32"]
-    if driver == "conv" and factors & {"f6_e2m3", "f6_e3m2"}:
+    if driver == "conv" and factors & {"e8m0", "f6_e2m3", "f6_e3m2"}:
         return False
     if factors <= rows["s32"][0]:
         return dst in rows["s32"][1]

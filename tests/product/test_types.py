@@ -199,6 +199,9 @@ def test_rounding_of_dequantised_weights() -> None:
         ("--dt=f6_e3m2:f16:f16 --stag=AB16b4a 64x64:64x24", "nibbles"),
         ("--dt=f6_e2m3:f16:f16 --grouped=0:2:8+8 --routing=gather:8:2 16x64:2x64x24", "routing"),
         ("--dt=f4_e3m0:f16:f16 35x64:64x24", "types"),
+        ("--dt=f16:e8m0:f16 --dir=FWD_D mb1ic8ih5oc8kh3ph1", "types"),
+        ("--dt=f16:f16:e8m0 --dir=BWD_D mb1ic8ih5oc8kh3", "types"),
+        ("--dt=e8m0:f16:f16 --grouped=0:2:8+8 --routing=gather:8:2 16x64:2x64x24", "routing"),
     ],
 )  # fmt: skip
 def test_what_is_refused(line: str, rule: str) -> None:

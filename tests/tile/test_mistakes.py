@@ -47,6 +47,18 @@ IN_KERNELS = (
         "tile.load_tile(tile.init_tile(x, (np.int64(64), 0), (16, 16)))",
         "given a block of 16 at 64 along dim 0 of x, wanted an offset below 64, at load_tile",
     ),
+    ("tile.init_tile(x, (m, c), 5)", "given the shape 5, wanted a tuple of sizes, at init_tile"),
+    ("tile.full(v, 0)", "given the shape a block (v), wanted a tuple of sizes, at full"),
+    (
+        "tile.full(np.zeros((99, 9)), 0)",
+        "given the shape array([[0., 0., 0., 0., 0., 0., 0., 0., 0.], [0., 0., 0.,..., wanted a tuple of sizes, at full",  # noqa: E501
+    ),
+    ("tile.full((v, 8), 0)", "given a block size a block (v), wanted a number, at full"),
+    (
+        "tile.load_scalar(0, (0,), 5)",
+        "given an argument of type int, wanted a tensor, as in load_scalar(tensor, at, most), at load_scalar",
+    ),
+    ("tile.positions((8, 8), v)", "given the axis a block (v), wanted one of 8x8, at positions"),
     ("v // 2", "given v // ..., wanted v >> bits for a power of two: integers are not divided"),
     ("v % 2", "given v % ..., wanted v & (2**bits - 1) for a power of two: integers are not divided"),
     ("v ** 2", "given v ** ..., wanted v * v, tile.sqrt(v) or tile.exp2(tile.log2(v) * ...)"),
