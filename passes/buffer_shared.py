@@ -206,14 +206,18 @@ def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozens
 def _may_be_circular(loop: For, parts: _Body, slots: int) -> bool:
     """Return whether a loop may compute its slots: one of direct copies, with iterations left when all slots are full.
 
-    Its products have enough steps to hide the barrier and the copies that stand behind them.
+    Its products have enough steps to hide the barrier and the copies that stand behind them. It reads no other tile
+    with several slots, since only those of its copies are named relative to the iteration.
     """
     count = loop.end.bits - loop.begin.bits if isinstance(loop.begin, Const) and isinstance(loop.end, Const) else None
     if slots < LEAST_SLOTS or (count is not None and count <= slots):
         return False
-    products = [n for s in parts.compute for n in postorder(s) if isinstance(n, Mma)]
-    long = any(product.op.steps >= _LEAST_STEPS for product in products)
-    return long and all(isinstance(copy, DirectCopy) for copy in parts.copies) and not parts.in_place
+    nodes = [n for s in parts.compute for n in postorder(s)]
+    is_long = any(isinstance(n, Mma) and n.op.steps >= _LEAST_STEPS for n in nodes)
+    is_direct = all(isinstance(copy, DirectCopy) and copy.tile.slots == slots for copy in parts.copies)
+    own = {copy.tile for copy in parts.copies}
+    others = {n.tile for n in nodes if isinstance(n, LoadShared)} - own
+    return is_long and is_direct and not parts.in_place and all(tile.slots == 1 for tile in others)
 
 
 def _on_slot(s: Stmt, slot: Expr, tiles: Container[Shared]) -> Stmt:
