@@ -53,7 +53,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     _check_runtime(problem)
     _check_groups(problem, facts)
     views.must_reorder(problem)  # raises where no kernel can write the result
-    if not views.covers_result(problem):
+    if views.stores_rest(problem) and not views.covers_result(problem):
         views.untouched(problem)  # raises where no kernel can write the rest of it
     _check_grid(problem, facts)
 

@@ -34,7 +34,6 @@ from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing
 from convgen.plan.plan import Part, Plan, Reduction
-from convgen.problem.conv import Conv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.tensors import TensorSpec
@@ -516,7 +515,7 @@ class _Builder:
         """
         if views.covers_result(self.problem, self.plan.config.phases):
             return
-        if isinstance(self.problem, Conv) and self.problem.direction.is_forward:
+        if views.stores_rest(self.problem):
             for product in views.untouched(self.problem):
                 self._without_terms(product)
             return

@@ -109,6 +109,11 @@ def _with_one_dim(view: View, outer: str) -> View:
     return evolve(view, axes=((*rows[:at], joined, *rows[at + 2 :]), *view.axes[1:]), index=tuple(index))
 
 
+def stores_rest(problem: Problem) -> bool:
+    """Whether launches of their own store the rest of the result: an epilogue may give it values other than zero."""
+    return not isinstance(problem, Matmul) and problem.direction.is_forward
+
+
 def untouched(problem: Problem) -> tuple[Product, ...]:
     """Return the rest of the result, whose sums have no terms, as products of which only the result has a meaning."""
     whole = (_product(problem, c, 1, must_reorder(problem)) for c in directions.untouched(problem))

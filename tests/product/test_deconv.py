@@ -200,7 +200,10 @@ def test_sizes_as_frameworks_have_them() -> None:
 REFUSED = [
     ("--deconv --dir=BWD_D --attr-post-ops=relu ic4oc4ih4kh3", "given attr-post-ops relu in BWD_D, wanted none"),
     ("--deconv ic4oc4ih4kh17sh17", "given sh17sw17 in FWD_B, which makes 289 stride phases, wanted at most 256"),
-    ("--deconv --attr-scales=wei:4 ic4oc4ih4kh3", "that differs along dims that are summed, wanted another mask"),
+    (
+        "--deconv --attr-scales=wei:4 ic4oc4ih4kh3",
+        "that differs along positions or taps, wanted one along images or channels",
+    ),
 ]
 
 

@@ -27,6 +27,7 @@ UNBOUNDED = {
     "convgen.ir.types.vector": "a type is interned",
     "convgen.ir.types.has_infinity": "one entry for each type of floats",
     "convgen.ir.types.has_nan": "one entry for each type of floats",
+    "convgen.ir.types.has_zero": "one entry for each type",
     "convgen.ir.types._limits": "one entry for each type of floats",
     "convgen.ir.types._narrow": "one entry for each narrow type",
     "convgen.ir.types.half_bytes": "one entry",
