@@ -112,7 +112,7 @@ def buffer_shared(kernel: Kernel, facts: TargetFacts) -> Kernel:
         if loop.runs is False:
             return block(*map(Let, loop.results, loop.inits))
         slots, run = parts.copies[0].tile.slots, gcd(*map(_run, parts.copies))
-        is_circular = facts.computed_slots and _may_be_circular(loop, parts, slots) and run <= 1
+        is_circular = facts.computed_slots and _may_be_circular(loop, parts, slots, run)
         late = CIRCULAR if is_circular else _read_late(parts, slots)
         distances = Distances(slots, tuple(map(_in_flight, parts.copies)), run, late)
         trips = open_trips(loop, distances) if is_circular else trips_of(loop, distances, known.get(loop, frozenset()))
@@ -203,14 +203,15 @@ def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozens
                 yield from _conditions(inner, known)
 
 
-def _may_be_circular(loop: For, parts: _Body, slots: int) -> bool:
+def _may_be_circular(loop: For, parts: _Body, slots: int, run: int) -> bool:
     """Return whether a loop may compute its slots: one of direct copies, with iterations left when all slots are full.
 
-    Its products have enough steps to hide the barrier and the copies that stand behind them. It reads no other tile
-    with several slots, since only those of its copies are named relative to the iteration.
+    Its blocks share no masks (`run`, see `_run`). Its products have enough steps to hide the barrier and the copies
+    that stand behind them. It reads no other tile with several slots, since only those of its copies are named relative
+    to the iteration.
     """
     count = loop.end.bits - loop.begin.bits if isinstance(loop.begin, Const) and isinstance(loop.end, Const) else None
-    if slots < LEAST_SLOTS or (count is not None and count <= slots):
+    if run > 1 or slots < LEAST_SLOTS or (count is not None and count <= slots):
         return False
     nodes = [n for s in parts.compute for n in postorder(s)]
     is_long = any(isinstance(n, Mma) and n.op.steps >= _LEAST_STEPS for n in nodes)
@@ -325,8 +326,8 @@ class _Pipeline:
         step = Let(following, Select(Lt(slot, const(self.slots - 1)), slot + 1, const(0)))
         carried = tuple(var(v.name, v.type) for v in self.loop.carried)
         reads, rest, state = self._compute(counter, slot, carried)
-        fetch, _ = self._fetch(slot, ((),) * len(self.parts.copies), lambda distance: counter + self.slots)
-        copies = If(Lt(counter + self.slots, self.loop.end), block(*fetch), empty)
+        fetch, _ = self._fetch(slot, ((),) * len(self.parts.copies), lambda distance: counter + distance)
+        copies = If(Lt(counter + self.distances.stores, self.loop.end), block(*fetch), empty)
         first, publish = (Barrier(self.cloner.site(self.parts.publish.site)) for _ in range(2))
         loop = evolve(
             self.loop,

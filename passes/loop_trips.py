@@ -97,6 +97,7 @@ class Trips:
 
 
 def trips_of(loop: For, distances: Distances, known: Container[Expr]) -> Trips:
+    """Return the trips of a loop that is unrolled by rounds; `known` has the conditions that hold where it stands."""
     if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
         return _constant_trips(loop.begin.bits, loop.end.bits, distances)
     begin, end = (_rounds(bound, distances.round) for bound in (loop.begin, loop.end))
@@ -109,7 +110,7 @@ def trips_of(loop: For, distances: Distances, known: Container[Expr]) -> Trips:
 
 def open_trips(loop: For, distances: Distances) -> Trips:
     """Return the trips of a circular loop: only the blocks that fill the slots before it are told apart."""
-    first = tuple(loop.begin + i for i in range(distances.slots))
+    first = tuple(loop.begin + i for i in range(distances.loads))
     return Trips(distances, first, None, 0, (), ())
 
 
